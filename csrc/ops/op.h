@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <mlx/array.h>
+#include <mlx/primitives.h>
+#include <mlx/stream.h>
+
+#include "launch/emulation.h"
+#include "launch/plan.h"
+
+namespace mx = mlx::core;
+
+namespace tessl {
+
+// A primitive of ours. On a Metal stream it encodes its plan; on a CPU stream it computes natively, or runs the
+// same plan in the emulator when it was built inside mlx_tessl.emulate().
+class Op : public mx::Primitive {
+ public:
+  explicit Op(mx::Stream stream);
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) final;
+  void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) final;
+  bool is_equivalent(const mx::Primitive& other) const final;
+
+ protected:
+  // The launches that fill `outputs`, which are allocated. Reads shapes, strides and offsets, never data.
+  virtual Plan plan(
+      const std::vector<mx::array>& inputs,
+      const std::vector<mx::array>& outputs,
+      const DeviceProfile& device) const = 0;
+
+  // Fills `outputs`, which are allocated, from a task enqueued on the CPU stream.
+  virtual void compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) = 0;
+
+  // Whether `other`, of the same class, has the same parameters.
+  virtual bool same_parameters(const Op& other) const = 0;
+
+ private:
+  std::shared_ptr<const Emulation> emulation_;
+};
+
+} // namespace tessl
