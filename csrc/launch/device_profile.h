@@ -25,6 +25,7 @@ struct DeviceProfile {
   GpuClass gpu_class = GpuClass::base;
   int cores = 8; // GPU cores; used for wave counts only
   MacosVersion macos;
+  Capability ceiling = Capability::tensorops27; // lowered when kernels failed their self-check on this machine
 
   bool operator==(const DeviceProfile&) const = default;
 
