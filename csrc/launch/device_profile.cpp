@@ -83,6 +83,9 @@ bool DeviceProfile::has(Capability capability) const {
   if (capability == Capability::portable) {
     return true;
   }
+  if (capability > ceiling) {
+    return false;
+  }
   const bool matrix_unit =
       generation >= (gpu_class == GpuClass::phone ? tensorops_phone_generation : tensorops_generation);
   const auto& needed = capability == Capability::tensorops ? tensorops_macos : tensorops27_macos;
