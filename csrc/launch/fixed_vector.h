@@ -37,6 +37,9 @@ class FixedVector {
   T& back() {
     return items_[size_ - 1];
   }
+  const T& back() const {
+    return items_[size_ - 1];
+  }
   T* begin() {
     return items_.data();
   }
