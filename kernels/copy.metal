@@ -11,6 +11,7 @@
 #include "kernels/args/copy.h"
 #include "kernels/common/batch.h"
 #include "kernels/common/instantiate.h"
+#include "kernels/common/vector_io.h"
 
 using namespace metal;
 
@@ -39,13 +40,9 @@ template <typename T>
                                 row * args.strides[args.ndim - 2] + column * stride);
   device T* q = out + ((position.z * int64_t(rows) + row) * columns + column);
   if (copy_vector_out) {
-    *reinterpret_cast<device vec<T, 4>*>(q) = copy_vector_source
-                                                  ? *reinterpret_cast<device const vec<T, 4>*>(p)
-                                                  : vec<T, 4>(p[0], p[stride], p[2 * stride], p[3 * stride]);
-    return;
-  }
-  for (int i = 0; i < min(count, 4); ++i) {
-    q[i] = p[i * stride];
+    store4(q, copy_vector_source ? load4(p) : load4(p, stride, 4));
+  } else {
+    store4(q, load4(p, stride, count), count);
   }
 }
 

@@ -218,7 +218,7 @@ def test_odd_rows_do_not_matter_to_tensorops() -> None:
     assert obstacle(matrix(37, 41), matrix(41, 43), "float16") is None
 
 
-@pytest.mark.parametrize(("stride", "near"), [(2**21 - 4, True), (2**21, False)])
+@pytest.mark.parametrize(("stride", "near"), [(2**21 - 4, True), (2**21, False), (2**31, False)])
 def test_a_tile_spans_less_than_2_gb(stride: int, near: bool) -> None:
     assert (obstacle(Operand([4096, 64], [stride, 1]), matrix(64, 64)) is None) == near
     assert (obstacle(matrix(64, 4096), Operand([4096, 64], [stride, 1])) is None) == near
