@@ -49,7 +49,9 @@ mx::Strides row_contiguous(const mx::Shape& shape) {
   return strides;
 }
 
-Operand make_operand(const std::vector<int>& shape, const std::optional<std::vector<int64_t>>& strides, int64_t offset) {
+Operand make_operand(
+    const std::vector<int>& shape, const std::optional<std::vector<int64_t>>& strides, int64_t offset
+) {
   Operand operand{mx::Shape(shape.begin(), shape.end()), {}, offset};
   if (!strides) {
     operand.strides = row_contiguous(operand.shape);
@@ -128,8 +130,7 @@ void bind_plans(nb::module_& m) {
       .def_prop_ro("capability", [](const Launch& l) { return to_string(l.kernel->capability); })
       .def_prop_ro("constants", [](const Launch& l) { return constants_dict(l.constants); })
       .def_prop_ro(
-          "arguments",
-          [](const Launch& l) { return std::vector<Argument>(l.arguments.begin(), l.arguments.end()); }
+          "arguments", [](const Launch& l) { return std::vector<Argument>(l.arguments.begin(), l.arguments.end()); }
       )
       .def(
           "bytes_of",
@@ -154,9 +155,7 @@ void bind_plans(nb::module_& m) {
             return sizes;
           }
       )
-      .def_prop_ro("launches", [](const Plan& p) {
-        return std::vector<Launch>(p.launches.begin(), p.launches.end());
-      });
+      .def_prop_ro("launches", [](const Plan& p) { return std::vector<Launch>(p.launches.begin(), p.launches.end()); });
 
   nb::class_<MatmulCall>(plan, "Matmul", "A call of matmul on a device, as planning sees it.")
       .def(

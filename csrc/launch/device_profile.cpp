@@ -16,15 +16,24 @@ struct NamedGpu {
 
 // Generation is the number in Metal's architecture name (applegpu_g13 is M1); cores from Apple's product pages.
 constexpr std::array named_gpus{
-    NamedGpu{"m1", 13, GpuClass::base, 8},         NamedGpu{"m1-pro", 13, GpuClass::max, 16},
-    NamedGpu{"m1-max", 13, GpuClass::max, 32},     NamedGpu{"m1-ultra", 13, GpuClass::ultra, 64},
-    NamedGpu{"m2", 14, GpuClass::base, 10},        NamedGpu{"m2-pro", 14, GpuClass::max, 19},
-    NamedGpu{"m2-max", 14, GpuClass::max, 38},     NamedGpu{"m2-ultra", 14, GpuClass::ultra, 76},
-    NamedGpu{"m3", 15, GpuClass::base, 10},        NamedGpu{"m3-pro", 15, GpuClass::max, 18},
-    NamedGpu{"m3-max", 15, GpuClass::max, 40},     NamedGpu{"m3-ultra", 15, GpuClass::ultra, 80},
-    NamedGpu{"m4", 16, GpuClass::base, 10},        NamedGpu{"m4-pro", 16, GpuClass::max, 20},
-    NamedGpu{"m4-max", 16, GpuClass::max, 40},     NamedGpu{"m5", 17, GpuClass::base, 10},
-    NamedGpu{"m5-pro", 17, GpuClass::max, 20},     NamedGpu{"m5-max", 17, GpuClass::max, 40},
+    NamedGpu{"m1", 13, GpuClass::base, 8},
+    NamedGpu{"m1-pro", 13, GpuClass::max, 16},
+    NamedGpu{"m1-max", 13, GpuClass::max, 32},
+    NamedGpu{"m1-ultra", 13, GpuClass::ultra, 64},
+    NamedGpu{"m2", 14, GpuClass::base, 10},
+    NamedGpu{"m2-pro", 14, GpuClass::max, 19},
+    NamedGpu{"m2-max", 14, GpuClass::max, 38},
+    NamedGpu{"m2-ultra", 14, GpuClass::ultra, 76},
+    NamedGpu{"m3", 15, GpuClass::base, 10},
+    NamedGpu{"m3-pro", 15, GpuClass::max, 18},
+    NamedGpu{"m3-max", 15, GpuClass::max, 40},
+    NamedGpu{"m3-ultra", 15, GpuClass::ultra, 80},
+    NamedGpu{"m4", 16, GpuClass::base, 10},
+    NamedGpu{"m4-pro", 16, GpuClass::max, 20},
+    NamedGpu{"m4-max", 16, GpuClass::max, 40},
+    NamedGpu{"m5", 17, GpuClass::base, 10},
+    NamedGpu{"m5-pro", 17, GpuClass::max, 20},
+    NamedGpu{"m5-max", 17, GpuClass::max, 40},
 };
 
 // The matrix unit of the GPU core (Apple10) and the OS release whose operand layout MLX accepts.

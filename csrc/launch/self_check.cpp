@@ -61,8 +61,8 @@ Trust check_product(const Product& product) {
   }
   return {
       false,
-      "the self-check product is wrong in " + std::to_string(wrong) + " of " + count +
-          " elements, first in row " + std::to_string(first / SelfCheck::N) + ", column " + std::to_string(first % SelfCheck::N) + ": " +
+      "the self-check product is wrong in " + std::to_string(wrong) + " of " + count + " elements, first in row " +
+          std::to_string(first / SelfCheck::N) + ", column " + std::to_string(first % SelfCheck::N) + ": " +
           number(out[first]) + " in place of " + number(check.expected[first])
   };
 }

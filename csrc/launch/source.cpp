@@ -28,7 +28,8 @@ std::optional<std::string_view> after_word(std::string_view text, std::string_vi
 
 class Flattener {
  public:
-  explicit Flattener(const fs::path& root) : root_(root) {}
+  explicit Flattener(const fs::path& root) : root_(root) {
+  }
 
   // `includer` is the place that names the file, or empty for the family itself.
   void append(const std::string& name, const std::string& includer) {
@@ -131,9 +132,7 @@ class Flattener {
   static void require_ascii(std::string_view line, const std::string& place) {
     for (size_t i = 0; i < line.size(); ++i) {
       if (static_cast<unsigned char>(line[i]) > 0x7f) {
-        throw std::runtime_error(
-            "[mlx_tessl] " + place + ":" + std::to_string(i + 1) + " holds a byte outside ASCII"
-        );
+        throw std::runtime_error("[mlx_tessl] " + place + ":" + std::to_string(i + 1) + " holds a byte outside ASCII");
       }
     }
   }

@@ -20,7 +20,7 @@ struct TraceEntry {
   };
 
   std::string op;
-  std::string backend; // "metal", "emulator" or "cpu"
+  std::string backend;                // "metal", "emulator" or "cpu"
   std::vector<LaunchRecord> launches; // empty on the CPU
 };
 

@@ -64,8 +64,7 @@ MatmulActivation parse_activation(std::string_view op, const std::optional<std::
     return MATMUL_ACTIVATION_GELU_TANH;
   }
   throw std::invalid_argument(
-      "[" + std::string(op) + "] activation is '" + *name +
-      "'; it must be None, 'relu', 'silu', 'gelu' or 'gelu_tanh'"
+      "[" + std::string(op) + "] activation is '" + *name + "'; it must be None, 'relu', 'silu', 'gelu' or 'gelu_tanh'"
   );
 }
 

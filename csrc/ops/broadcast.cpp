@@ -27,9 +27,7 @@ mx::array sum_to_shape(const mx::array& x, const mx::Shape& shape, mx::Stream st
 }
 
 std::vector<mx::array> stack_for_vmap(
-    const std::vector<mx::array>& inputs,
-    const std::vector<int>& axes,
-    mx::Stream stream
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes, mx::Stream stream
 ) {
   size_t ndim = 0; // of one element of the map
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -38,9 +38,7 @@ struct MatmulInputs {
 
   static MatmulInputs from(const std::vector<mx::array>& inputs, const Addends& addends) {
     size_t next = 2;
-    auto take = [&](bool present) {
-      return present ? std::optional(inputs[next++]) : std::nullopt;
-    };
+    auto take = [&](bool present) { return present ? std::optional(inputs[next++]) : std::nullopt; };
     auto c = take(addends.c);
     auto bias = take(addends.bias);
     auto residual = take(addends.residual);
@@ -88,9 +86,7 @@ cpu::MatrixView view_of(const std::vector<mx::array>& inputs, const MatmulOperan
 
 // Every product of the batch, in row-major order of the batch's indices.
 std::vector<cpu::Matmul> products_of(
-    const MatmulProblem& problem,
-    const std::vector<mx::array>& inputs,
-    mx::array& output
+    const MatmulProblem& problem, const std::vector<mx::array>& inputs, mx::array& output
 ) {
   const auto matrix_bytes = static_cast<size_t>(problem.M) * problem.N * output.itemsize();
   FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS> index = problem.batch_shape;
@@ -134,7 +130,8 @@ std::vector<cpu::Matmul> products_of(
 class Matmul : public Op {
  public:
   Matmul(mx::Stream stream, const Addends& addends, const MatmulParameters& parameters)
-      : Op(stream), addends_(addends), parameters_(parameters) {}
+      : Op(stream), addends_(addends), parameters_(parameters) {
+  }
 
   std::vector<mx::array> vjp(
       const std::vector<mx::array>& primals,
@@ -144,14 +141,11 @@ class Matmul : public Op {
   ) override;
 
   std::vector<mx::array> jvp(
-      const std::vector<mx::array>& primals,
-      const std::vector<mx::array>& tangents,
-      const std::vector<int>& argnums
+      const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
   ) override;
 
   std::pair<std::vector<mx::array>, std::vector<int>> vmap(
-      const std::vector<mx::array>& inputs,
-      const std::vector<int>& axes
+      const std::vector<mx::array>& inputs, const std::vector<int>& axes
   ) override;
 
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -167,9 +161,7 @@ class Matmul : public Op {
 
  protected:
   Plan plan(
-      const std::vector<mx::array>& inputs,
-      const std::vector<mx::array>&,
-      const DeviceProfile& device
+      const std::vector<mx::array>& inputs, const std::vector<mx::array>&, const DeviceProfile& device
   ) const override {
     return plan_matmul(problem(inputs), device);
   }
@@ -259,8 +251,7 @@ std::vector<mx::array> Matmul::vjp(
   const auto inputs = MatmulInputs::from(primals, addends_);
   const auto& cotangent = cotangents[0];
   const int residual_input = addends_.residual ? static_cast<int>(primals.size()) - 1 : -1;
-  const bool only_residual =
-      std::all_of(argnums.begin(), argnums.end(), [&](int i) { return i == residual_input; });
+  const bool only_residual = std::all_of(argnums.begin(), argnums.end(), [&](int i) { return i == residual_input; });
   const auto dz = only_residual ? cotangent : through_activation(inputs, cotangent);
 
   std::vector<mx::array> gradients;
@@ -284,9 +275,7 @@ std::vector<mx::array> Matmul::vjp(
 }
 
 std::vector<mx::array> Matmul::jvp(
-    const std::vector<mx::array>& primals,
-    const std::vector<mx::array>& tangents,
-    const std::vector<int>& argnums
+    const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
 ) {
   const auto inputs = MatmulInputs::from(primals, addends_);
   const int residual_input = addends_.residual ? static_cast<int>(primals.size()) - 1 : -1;
@@ -322,8 +311,7 @@ std::vector<mx::array> Matmul::jvp(
 }
 
 std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
-    const std::vector<mx::array>& inputs,
-    const std::vector<int>& axes
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes
 ) {
   const bool batched = std::any_of(axes.begin(), axes.end(), [](int axis) { return axis >= 0; });
   if (!batched) {
@@ -389,7 +377,9 @@ void check_ndim(std::string_view op, const char* argument, const mx::array& x, i
   }
 }
 
-void check_product(std::string_view op, const mx::array& a, const mx::array& b, const char* a_name, const char* b_name) {
+void check_product(
+    std::string_view op, const mx::array& a, const mx::array& b, const char* a_name, const char* b_name
+) {
   if (a.shape(-1) != b.shape(-2)) {
     refuse(
         op,
@@ -402,18 +392,16 @@ void check_product(std::string_view op, const mx::array& a, const mx::array& b, 
     const int axis = -static_cast<int>(i);
     if (a.shape(axis) != b.shape(axis) && a.shape(axis) != 1 && b.shape(axis) != 1) {
       refuse(
-          op, std::string("batch dimensions of ") + a_name + " " + text(a.shape()) + " and " + b_name + " " +
-                  text(b.shape()) + " do not broadcast"
+          op,
+          std::string("batch dimensions of ") + a_name + " " + text(a.shape()) + " and " + b_name + " " +
+              text(b.shape()) + " do not broadcast"
       );
     }
   }
 }
 
 void check_addend(
-    std::string_view op,
-    const char* argument,
-    const std::optional<mx::array>& addend,
-    const mx::Shape& shape
+    std::string_view op, const char* argument, const std::optional<mx::array>& addend, const mx::Shape& shape
 ) {
   if (!addend) {
     return;

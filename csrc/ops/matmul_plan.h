@@ -41,7 +41,7 @@ struct MatmulProblem {
   MatmulOperand a, b;
   std::optional<MatmulOperand> c, bias, residual; // c is absent when beta is 0
   MatmulEpilogue epilogue;
-  bool relaxed = false; // float32 operands may be truncated to tf32
+  bool relaxed = false;         // float32 operands may be truncated to tf32
   bool batch_invariant = false; // a row's bits do not depend on the other rows: the kernel depends on N and K alone
 
   int64_t batch() const;

@@ -28,16 +28,13 @@ class Op : public mx::Primitive {
  protected:
   // The launches that fill `outputs`, which are allocated. Reads shapes, strides and offsets, never data.
   virtual Plan plan(
-      const std::vector<mx::array>& inputs,
-      const std::vector<mx::array>& outputs,
-      const DeviceProfile& device
+      const std::vector<mx::array>& inputs, const std::vector<mx::array>& outputs, const DeviceProfile& device
   ) const = 0;
 
   // The work that fills `outputs`, which are allocated, on the CPU. It runs later, on the stream's thread, when this
   // primitive may be gone: it captures data pointers and values.
   virtual std::function<void()> compute(
-      const std::vector<mx::array>& inputs,
-      std::vector<mx::array>& outputs
+      const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs
   ) const = 0;
 
   // Whether `other`, of the same class, has the same parameters.

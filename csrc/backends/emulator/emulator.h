@@ -17,11 +17,6 @@ struct Buffer {
 
 // Runs the launches of a plan on the CPU, from the shaders' own source. Called from a CPU stream's thread, without the
 // Python lock. Throws std::runtime_error with the kernel's name and the finding when a check fails.
-void run(
-    const Plan& plan,
-    std::span<const Buffer> inputs,
-    std::span<const Buffer> outputs,
-    const Emulation& emulation
-);
+void run(const Plan& plan, std::span<const Buffer> inputs, std::span<const Buffer> outputs, const Emulation& emulation);
 
 } // namespace tessl::emulator

@@ -88,10 +88,7 @@ void encode(
 }
 
 void encode(
-    const Plan& plan,
-    const std::vector<mx::array>& inputs,
-    std::vector<mx::array>& outputs,
-    mx::Stream stream
+    const Plan& plan, const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs, mx::Stream stream
 ) {
   encode(plan, inputs, outputs, mx::metal::device(stream.device), mx::metal::get_command_encoder(stream));
 }

@@ -52,10 +52,7 @@ std::vector<float> as_floats(const mx::array& array) {
 // Runs on an encoder and a queue of its own and waits: the gate may be asked while MLX encodes a primitive, when the
 // command buffer of that primitive's stream must not be committed.
 std::vector<float> run_alone(
-    const Plan& plan,
-    const std::vector<mx::array>& inputs,
-    mx::array out,
-    mx::metal::Device& device
+    const Plan& plan, const std::vector<mx::array>& inputs, mx::array out, mx::metal::Device& device
 ) {
   const auto pool = NS::TransferPtr(NS::AutoreleasePool::alloc()->init());
   out.set_data(mx::allocator::malloc(out.nbytes()));
@@ -100,8 +97,8 @@ struct Gate {
       : profile(profile_from_architecture(device.get_architecture(), macos_version())) {
     if (!profile.has(Capability::tensorops)) {
       reason = "tensorops kernels need GPU generation 17 (18 in phones) and macOS 26.2; this is " + profile.gpu +
-          " under macOS " + std::to_string(profile.macos.major) + "." + std::to_string(profile.macos.minor) +
-          " or a later one";
+               " under macOS " + std::to_string(profile.macos.major) + "." + std::to_string(profile.macos.minor) +
+               " or a later one";
       return;
     }
     for (const auto dtype : {mx::float16, mx::bfloat16, mx::float32}) {

@@ -58,8 +58,8 @@ MTL::DataType data_type(FunctionConstant::Type type) {
 std::string specialized_name(const Key& key) {
   auto name = key.kernel->name;
   for (const auto& constant : key.constants) {
-    name += "_" + std::to_string(constant.index) + "bif"[static_cast<int>(constant.type)] +
-        std::to_string(constant.bits);
+    name +=
+        "_" + std::to_string(constant.index) + "bif"[static_cast<int>(constant.type)] + std::to_string(constant.bits);
   }
   return name;
 }
