@@ -66,3 +66,7 @@ def _path_of(info: dict[str, Any]) -> dict[str, str]:
     if info["metal"]["usable"]:
         return {"path": f"metal, {info['metal']['capability']} kernels", "reason": info["metal"]["reason"]}
     return {"path": "reference", "reason": "the default device is a GPU without Metal: stock MLX ops"}
+
+
+def _emulator_info() -> dict[str, Any]:
+    return {"usable": False, "reason": "this build has no emulator"}
