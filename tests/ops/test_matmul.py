@@ -15,7 +15,9 @@ def normal(*shape: int, seed: int = 0, dtype: mx.Dtype = mx.float32) -> mx.array
 
 def test_beta_zero_never_reads_c() -> None:
     poison = mx.full((5, 7), float("nan"))
-    assert mx.array_equal(mt.matmul(normal(5, 3), normal(3, 7), poison, beta=0.0), mt.matmul(normal(5, 3), normal(3, 7)))
+    assert mx.array_equal(
+        mt.matmul(normal(5, 3), normal(3, 7), poison, beta=0.0), mt.matmul(normal(5, 3), normal(3, 7))
+    )
 
 
 @pytest.mark.parametrize("M", [1, 3, 40, 300])
