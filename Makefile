@@ -1,0 +1,40 @@
+# `make demo` and `make test` need python3 (3.11 or newer), a C++20 compiler and make; all else comes by pip into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := $(shell find csrc kernels cmake -type f) CMakeLists.txt pyproject.toml
+
+.PHONY: demo test lint format clean
+
+demo: .venv/demo
+	$(BIN)/mlx-tessl demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	find csrc kernels -name '*.h' -o -name '*.cpp' -o -name '*.metal' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find csrc kernels -name '*.h' -o -name '*.cpp' -o -name '*.metal' | xargs $(BIN)/clang-format -i
+
+clean:
+	rm -rf .venv build dist
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlx_tessl needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+.venv/demo: .venv/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo]'
+	touch $@
+
+.venv/dev: .venv/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ .venv/demo
