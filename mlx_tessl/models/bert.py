@@ -314,15 +314,17 @@ class MaskedLM(nn.Module):
         self, input_ids: mx.array, lengths: mx.array | None = None, token_type_ids: mx.array | None = None
     ) -> mx.array:
         """Logits ``[B, T, V]``; arguments and errors are those of :meth:`Model.__call__`."""
-        return self.decode(self.transform(self.bert(input_ids, lengths, token_type_ids)))
+        return self.decode(self.features(input_ids, lengths, token_type_ids))
 
-    def transform(self, hidden: mx.array) -> mx.array:
-        """The head's own layer, ``[..., H]`` to ``[..., H]``."""
-        return self.cls.predictions.transform(hidden)
+    def features(
+        self, input_ids: mx.array, lengths: mx.array | None = None, token_type_ids: mx.array | None = None
+    ) -> mx.array:
+        """``[B, T, H]``, what :meth:`decode` takes; arguments and errors are those of :meth:`Model.__call__`."""
+        return self.cls.predictions.transform(self.bert(input_ids, lengths, token_type_ids))
 
-    def decode(self, transformed: mx.array) -> mx.array:
-        """Logits ``[..., V]`` of what :meth:`transform` returned."""
-        return linear(transformed, self.decoder_weight, self.decoder_bias)
+    def decode(self, features: mx.array) -> mx.array:
+        """Logits ``[..., V]`` of ``features [..., H]``."""
+        return linear(features, self.decoder_weight, self.decoder_bias)
 
     @property
     def decoder_weight(self) -> mx.array:
