@@ -110,7 +110,7 @@ class Flattener {
     if (!target->starts_with('"') || close == std::string_view::npos) {
       throw std::runtime_error("[mlx_tessl] " + place + " has an #include that names no file");
     }
-    return fs::path(target->substr(1, close - 1)).lexically_normal().generic_string();
+    return std::string(target->substr(1, close - 1));
   }
 
   static bool comment_continues(std::string_view line, bool in_comment) {
