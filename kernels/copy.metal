@@ -24,7 +24,8 @@ template <typename T>
     device const T* source [[buffer(0)]],
     device T* out [[buffer(1)]],
     constant CopyArgs& args [[buffer(2)]],
-    uint3 position [[thread_position_in_grid]]) {
+    uint3 position [[thread_position_in_grid]]
+) {
   const int columns = args.shape[args.ndim - 1];
   const int rows = args.shape[args.ndim - 2];
   const int64_t column = int64_t(position.x) * 4;
@@ -39,8 +40,8 @@ template <typename T>
   device T* q = out + ((position.z * int64_t(rows) + row) * columns + column);
   if (copy_vector_out) {
     *reinterpret_cast<device vec<T, 4>*>(q) = copy_vector_source
-        ? *reinterpret_cast<device const vec<T, 4>*>(p)
-        : vec<T, 4>(p[0], p[stride], p[2 * stride], p[3 * stride]);
+                                                  ? *reinterpret_cast<device const vec<T, 4>*>(p)
+                                                  : vec<T, 4>(p[0], p[stride], p[2 * stride], p[3 * stride]);
     return;
   }
   for (int i = 0; i < min(count, 4); ++i) {

@@ -4,6 +4,10 @@ mlx.core comes first: it loads libmlx and registers mlx.core.array, which our fu
 before the extension is opened, because an extension built for another one has undefined symbols.
 """
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 from . import _build_info
 
 try:
@@ -28,3 +32,6 @@ if not _ext.sees_mlx_arrays():
         f"installed mlx {mx.__version__}. Reinstall both: "
         f"pip install --force-reinstall 'mlx=={_build_info.MLX_VERSION}' mlx-tessl"
     )
+
+if sys.platform == "linux" and (openblas := find_spec("scipy_openblas32")) is not None and openblas.origin is not None:
+    _ext.set_blas_library(str(Path(openblas.origin).parent / "lib" / "libscipy_openblas.so"))

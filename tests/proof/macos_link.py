@@ -193,7 +193,10 @@ class Builder:
         self.offered = offered_names(sdk)
         self.libraries = [
             sdk.libmlx,
-            *(write_stub(work / f"{label}.tbd", ALLOWED_LIBRARIES[label], self.offered[label]) for label in self.offered),
+            *(
+                write_stub(work / f"{label}.tbd", ALLOWED_LIBRARIES[label], names)
+                for label, names in self.offered.items()
+            ),
         ]
 
     def compile(self, source: Path) -> Path:
