@@ -46,7 +46,9 @@ def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
     if path.suffix not in suffixes:
         raise ValueError(f"--output is {path}; its name must end in {', '.join(suffixes)}")
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"--output is {path}; " + ("that is a folder" if path.is_dir() else "its folder does not exist"))
+        raise ValueError(
+            f"--output is {path}; " + ("that is a folder" if path.is_dir() else "its folder does not exist")
+        )
 
 
 def write_output(path: Path, write: Callable[[IO[bytes]], None], what: str) -> None:

@@ -107,4 +107,8 @@ def _cut(play: str, act: str, scene: str, speaker: str, lines: list[str]) -> Ite
 
 
 def _roman(number: str) -> str:
-    return ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX"][int(number) - 1] if number.isdigit() else number.upper()
+    return (
+        ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX"][int(number) - 1]
+        if number.isdigit()
+        else number.upper()
+    )

@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, lines of --file or standard input")
+    parser.add_argument(
+        "texts", nargs="*", metavar="TEXT", help="texts; without any, lines of --file or standard input"
+    )
     parser.add_argument("--file", type=Path, help="read one text a line from this file (- is standard input)")
 
 

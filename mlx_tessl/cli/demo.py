@@ -199,4 +199,8 @@ def _print_answer(answer: Answer) -> None:
 def _print_hit(hit: Hit, score: str) -> None:
     indent = " " * 10
     print(f"  {accent(score)}  {bold(hit.place)}")
-    print(textwrap.fill(textwrap.shorten(hit.text, 190, placeholder=" ..."), 100, initial_indent=indent, subsequent_indent=indent))
+    print(
+        textwrap.fill(
+            textwrap.shorten(hit.text, 190, placeholder=" ..."), 100, initial_indent=indent, subsequent_indent=indent
+        )
+    )

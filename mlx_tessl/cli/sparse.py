@@ -33,7 +33,11 @@ def run(args: argparse.Namespace) -> int:
     encoder = SparseEncoder(args.model, max_active_dims=args.max_active_dims, **encoder_options(args))
     vectors: SparseVectors = encode(encoder, texts, args)
     if args.output:
-        write = vectors.save if args.output.suffix == ".npz" else lambda file: write_json(file, _records(encoder, texts, vectors))
+        write = (
+            vectors.save
+            if args.output.suffix == ".npz"
+            else lambda file: write_json(file, _records(encoder, texts, vectors))
+        )
         words = len(vectors.values) / max(1, len(vectors))
         write_output(args.output, write, f"{len(vectors)} vectors of {words:.0f} words on average")
     elif args.json:

@@ -59,7 +59,9 @@ class Encoder(Generic[Row]):
         self.max_seq_length = max_seq_length or self._settings.max_seq_length or self._positions
         self.truncated = 0
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
-            raise ValueError(f"[{self._name}] default_prompt_name is {self.default_prompt_name!r}; {self._prompt_names()}")
+            raise ValueError(
+                f"[{self._name}] default_prompt_name is {self.default_prompt_name!r}; {self._prompt_names()}"
+            )
 
     @property
     def max_seq_length(self) -> int:

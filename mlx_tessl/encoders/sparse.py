@@ -84,7 +84,9 @@ class SparseEncoder(Encoder[SparseVector]):
         self.pooling = SpladePooling()
         for module in self._after_transformer:
             if module.kind != "SpladePooling":
-                raise ValueError(f"[SparseEncoder] {self.folder} has a module {module.kind}, which is not computed here")
+                raise ValueError(
+                    f"[SparseEncoder] {self.folder} has a module {module.kind}, which is not computed here"
+                )
             self.pooling = SpladePooling.from_config(read_json(module.folder / "config.json"))
 
     @property
@@ -195,9 +197,7 @@ class SparseEncoder(Encoder[SparseVector]):
         order = np.argsort(-embeddings.values, kind="stable")[:top_k]
         return [(self.tokenizer.word(int(embeddings.indices[i])), float(embeddings.values[i])) for i in order]
 
-    def similarity(
-        self, a: SparseVector | SparseVectors, b: SparseVector | SparseVectors
-    ) -> npt.NDArray[np.float32]:
+    def similarity(self, a: SparseVector | SparseVectors, b: SparseVector | SparseVectors) -> npt.NDArray[np.float32]:
         """Inner products ``[len(a), len(b)]`` of every vector of ``a`` with every one of ``b``."""
         x, y = (v if isinstance(v, SparseVectors) else SparseVectors.from_rows([v], v.size) for v in (a, b))
         if len(x) <= len(y):

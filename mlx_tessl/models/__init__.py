@@ -35,7 +35,9 @@ def load_model(folder: str | Path, *, head: Literal["masked_lm"] | None = None) 
     config = read_config(folder)
     model_type = config.get("model_type")
     if model_type not in _MODULES:
-        raise ValueError(f"[load_model] model_type of {folder} is {model_type!r}; it must be one of {', '.join(_MODULES)}")
+        raise ValueError(
+            f"[load_model] model_type of {folder} is {model_type!r}; it must be one of {', '.join(_MODULES)}"
+        )
     module = import_module(f".{_MODULES[model_type]}", __name__)
     kind = module.Model if head is None else module.MaskedLM
     model: nn.Module = kind(module.ModelArgs.from_dict(config))

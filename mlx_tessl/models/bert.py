@@ -155,9 +155,7 @@ class SelfAttention(nn.Module):
             parts = [part(x) for part in (self.query, self.key, self.value)]
         else:
             parts = mx.split(linear(x, fused.weight, fused.bias), 3, axis=-1)
-        query, key, value = (
-            mx.unflatten(part, -1, (self.num_heads, self.head_dim)).swapaxes(1, 2) for part in parts
-        )
+        query, key, value = (mx.unflatten(part, -1, (self.num_heads, self.head_dim)).swapaxes(1, 2) for part in parts)
         return query, key, value
 
     def _valid_fused(self) -> _Fused | None:
@@ -363,4 +361,3 @@ def _modern_names(weights: Mapping[str, mx.array]) -> Weights:
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in weights.items()
     }
-
