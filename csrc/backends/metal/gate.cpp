@@ -68,10 +68,21 @@ Trust check_tensorops(mx::Dtype dtype, const DeviceProfile& profile, mx::metal::
     const mx::array a(a_values.data(), {SelfCheck::M, SelfCheck::K}, dtype);
     const mx::array b(b_values.data(), {SelfCheck::K, SelfCheck::N}, dtype);
     const mx::array out({SelfCheck::M, SelfCheck::N}, dtype, nullptr, {});
-    const auto problem =
-        make_matmul_problem(dtype, Operand::of(a), Operand::of(b), {}, {}, {}, MatmulEpilogue{}, /* relaxed */ true);
+    const auto problem = make_matmul_problem(
+        dtype,
+        Operand::of(a),
+        Operand::of(b),
+        /* c */ {},
+        /* bias */ {},
+        /* residual */ {},
+        MatmulEpilogue{},
+        /* relaxed */ true,
+        /* batch_invariant */ false
+    );
     const auto plan = plan_matmul(problem, profile);
-    if (plan.launches.empty() || plan.launches.back().kernel->capability == Capability::portable) {
+    if (std::ranges::all_of(plan.launches, [](const auto& launch) {
+          return launch.kernel->capability == Capability::portable;
+        })) {
       throw std::logic_error("no tensorops kernel is planned for it");
     }
     return run_alone(plan, {a, b}, out, device);

@@ -31,20 +31,14 @@ std::string registered_name(const std::string& stem, uint64_t hash) {
   return "mlx_tessl_" + stem + "_" + hex(hash);
 }
 
-uint64_t file_hash(const fs::path& file) {
-  return content_hash(
-      file.string() + ":" + std::to_string(fs::file_size(file)) + ":" +
-      std::to_string(fs::last_write_time(file).time_since_epoch().count())
-  );
-}
-
 } // namespace
 
 MTL::Library* library_of(const Kernel& kernel, mx::metal::Device& device) {
   const std::string capability = to_string(kernel.capability);
   const auto metallib = binary_directory() / ("mlx_tessl_" + capability + ".metallib");
   if (fs::exists(metallib)) {
-    return device.get_library(registered_name(capability, file_hash(metallib)), metallib.string());
+    const auto identity = metallib.string() + ":" + std::to_string(fs::file_size(metallib));
+    return device.get_library(registered_name(capability, content_hash(identity)), metallib.string());
   }
   const auto kernels = binary_directory() / "kernels";
   if (!fs::exists(kernels / (kernel.family + ".metal"))) {
