@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find csrc kernels cmake -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format stubs clean
 
 demo: .venv/demo
 	$(BIN)/mlx-tessl demo
@@ -21,6 +21,9 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	find csrc kernels -name '*.h' -o -name '*.cpp' -o -name '*.metal' | xargs $(BIN)/clang-format -i
+
+stubs: .venv/dev
+	$(BIN)/python -m nanobind.stubgen --quiet --recursive --module mlx_tessl._ext --output-dir mlx_tessl
 
 clean:
 	rm -rf .venv build dist

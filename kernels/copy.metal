@@ -11,6 +11,7 @@
 #include "kernels/args/copy.h"
 #include "kernels/common/batch.h"
 #include "kernels/common/instantiate.h"
+#include "kernels/common/vector_io.h"
 
 using namespace metal;
 
@@ -24,7 +25,8 @@ template <typename T>
     device const T* source [[buffer(0)]],
     device T* out [[buffer(1)]],
     constant CopyArgs& args [[buffer(2)]],
-    uint3 position [[thread_position_in_grid]]) {
+    uint3 position [[thread_position_in_grid]]
+) {
   const int columns = args.shape[args.ndim - 1];
   const int rows = args.shape[args.ndim - 2];
   const int64_t column = int64_t(position.x) * 4;
@@ -38,13 +40,9 @@ template <typename T>
                                 row * args.strides[args.ndim - 2] + column * stride);
   device T* q = out + ((position.z * int64_t(rows) + row) * columns + column);
   if (copy_vector_out) {
-    *reinterpret_cast<device vec<T, 4>*>(q) = copy_vector_source
-        ? *reinterpret_cast<device const vec<T, 4>*>(p)
-        : vec<T, 4>(p[0], p[stride], p[2 * stride], p[3 * stride]);
-    return;
-  }
-  for (int i = 0; i < min(count, 4); ++i) {
-    q[i] = p[i * stride];
+    store4(q, copy_vector_source ? load4(p) : load4(p, stride, 4));
+  } else {
+    store4(q, load4(p, stride, count), count);
   }
 }
 

@@ -16,11 +16,13 @@
 //
 // Provenance: blocked GEMM after Goto and van de Geijn (2008); the layouts nn, nt, tn, tt differ only in how a staged
 // block lies, so that a transposed operand is never copied.
-// TILE_K: 64 bytes of each staged row, half a cache line of 128 bytes (16 for float32 is also what MLX's steel GEMM uses).
-// Row padding: 16 bytes, against bank conflicts (as in MLX's quantized GEMM, BK + 16 / sizeof(T)).
+// TILE_K: 64 bytes of each staged row, half a cache line of 128 bytes (16 for float32 is also what MLX's steel GEMM
+// uses). Row padding: 16 bytes, against bank conflicts (as in MLX's quantized GEMM, BK + 16 / sizeof(T)).
 
+// clang-format off: the types first that simdgroup_matrix builds on
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
+// clang-format on
 
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
@@ -52,7 +54,8 @@ inline void stage_block(
     int rows_left,
     int columns_left,
     bool vector,
-    int thread_index) {
+    int thread_index
+) {
   constexpr int quads = COLUMNS / 4;
   const bool interior = vector && rows_left >= ROWS && columns_left >= COLUMNS;
   for (int i = thread_index; i < ROWS * quads; i += matmul_threads) {
@@ -87,7 +90,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+    uint lane [[thread_index_in_simdgroup]]
+) {
   constexpr int tile_k = 64 / sizeof(T);
   constexpr int rows = TILE_M / 2; // of one simdgroup
   constexpr int columns = TILE_N / 2;
@@ -131,10 +135,10 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
   if (matmul_has_k) {
     threadgroup T* block_a = reinterpret_cast<threadgroup T*>(memory);
     threadgroup T* block_b = block_a + BlockA::size;
-    device const T* a_tile = a + (matmul_batch_offset(group.z, args, args.a_batch_strides) +
-                                  (TRANSPOSED_A ? int64_t(m0) : m0 * args.lda));
-    device const T* b_tile = b + (matmul_batch_offset(group.z, args, args.b_batch_strides) +
-                                  (TRANSPOSED_B ? n0 * args.ldb : int64_t(n0)));
+    device const T* a_tile =
+        a + (matmul_batch_offset(group.z, args, args.a_batch_strides) + (TRANSPOSED_A ? int64_t(m0) : m0 * args.lda));
+    device const T* b_tile =
+        b + (matmul_batch_offset(group.z, args, args.b_batch_strides) + (TRANSPOSED_B ? n0 * args.ldb : int64_t(n0)));
     const int64_t a_step = TRANSPOSED_A ? tile_k * args.lda : int64_t(tile_k);
     const int64_t b_step = TRANSPOSED_B ? int64_t(tile_k) : tile_k * args.ldb;
 
@@ -146,7 +150,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
           TRANSPOSED_A ? k_left : m_left,
           TRANSPOSED_A ? m_left : k_left,
           matmul_vector_a,
-          int(thread_index));
+          int(thread_index)
+      );
       stage_block<T, b_rows, b_columns>(
           block_b,
           b_tile,
@@ -154,7 +159,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
           TRANSPOSED_B ? n_left : k_left,
           TRANSPOSED_B ? k_left : n_left,
           matmul_vector_b,
-          int(thread_index));
+          int(thread_index)
+      );
       threadgroup_barrier(mem_flags::mem_threadgroup);
 
 #pragma clang loop unroll(full)
@@ -163,13 +169,11 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
         simdgroup_matrix<T, 8, 8> b_fragments[fragments_n];
 #pragma clang loop unroll(full)
         for (int i = 0; i < fragments_m; ++i) {
-          a_fragments[i] =
-              load_fragment<T, TRANSPOSED_A>(block_a, BlockA::pitch, simdgroup_m + i * matmul_fragment, k);
+          a_fragments[i] = load_fragment<T, TRANSPOSED_A>(block_a, BlockA::pitch, simdgroup_m + i * matmul_fragment, k);
         }
 #pragma clang loop unroll(full)
         for (int j = 0; j < fragments_n; ++j) {
-          b_fragments[j] =
-              load_fragment<T, TRANSPOSED_B>(block_b, BlockB::pitch, k, simdgroup_n + j * matmul_fragment);
+          b_fragments[j] = load_fragment<T, TRANSPOSED_B>(block_b, BlockB::pitch, k, simdgroup_n + j * matmul_fragment);
         }
 #pragma clang loop unroll(full)
         for (int i = 0; i < fragments_m; ++i) {
@@ -222,14 +226,11 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
 
 #define instantiate_tile(layout, ta, tb, dtype, T, M, N) \
   instantiate_kernel("matmul_portable_" #layout "_" #dtype "_" #M "x" #N, matmul_portable, T, ta, tb, M, N)
-#define instantiate_layout(layout, ta, tb, dtype, T)     \
-  instantiate_tile(layout, ta, tb, dtype, T, 64, 64)     \
-  instantiate_tile(layout, ta, tb, dtype, T, 32, 32)
-#define instantiate_dtype(dtype, T)               \
-  instantiate_layout(nn, false, false, dtype, T)  \
-  instantiate_layout(nt, false, true, dtype, T)   \
-  instantiate_layout(tn, true, false, dtype, T)   \
-  instantiate_layout(tt, true, true, dtype, T)
+#define instantiate_layout(layout, ta, tb, dtype, T) \
+  instantiate_tile(layout, ta, tb, dtype, T, 64, 64) instantiate_tile(layout, ta, tb, dtype, T, 32, 32)
+#define instantiate_dtype(dtype, T)                                                            \
+  instantiate_layout(nn, false, false, dtype, T) instantiate_layout(nt, false, true, dtype, T) \
+      instantiate_layout(tn, true, false, dtype, T) instantiate_layout(tt, true, true, dtype, T)
 
 // clang-format off
 instantiate_dtype(float32, float)

@@ -19,9 +19,11 @@
 // Provenance: tile sizes from tessl's and MLX's published tuning (csrc/launch/gemm_tiles.cpp); BLOCK_K and the barrier
 // from MLX's gemm_loop (bk = 256 on the larger parts), the reason for the barrier from Apple's Tech Talk 111432.
 
+// clang-format off: the types first that MPP builds on
 #include <metal_stdlib>
 #include <metal_tensor>
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+// clang-format on
 
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
@@ -64,7 +66,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
     device const T* c [[buffer(4), function_constant(matmul_has_c)]],
     device const T* bias [[buffer(5), function_constant(matmul_has_bias)]],
     device const T* residual [[buffer(6), function_constant(matmul_has_residual)]],
-    uint3 group [[threadgroup_position_in_grid]]) {
+    uint3 group [[threadgroup_position_in_grid]]
+) {
   const GridTile tile = grid_tile(group.x, group.y, args.tiles_m, args.tiles_n, args.walk_width);
   if (!tile.inside) {
     return;
@@ -82,7 +85,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
       TRANSPOSED_A,
       TRANSPOSED_B,
       RELAXED,
-      mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
+      mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate
+  );
   mpp::tensor_ops::matmul2d<descriptor, execution_simdgroups<4>> op;
   auto acc = op.template get_destination_cooperative_tensor<MatmulView<T>, MatmulView<T>, float>();
 #pragma clang loop unroll(full)
@@ -91,19 +95,17 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
   }
 
   if (matmul_has_k) {
-    device T* a_tile = a + (matmul_batch_offset(group.z, args, args.a_batch_strides) +
-                            (TRANSPOSED_A ? int64_t(m0) : m0 * args.lda));
-    device T* b_tile = b + (matmul_batch_offset(group.z, args, args.b_batch_strides) +
-                            (TRANSPOSED_B ? n0 * args.ldb : int64_t(n0)));
+    device T* a_tile =
+        a + (matmul_batch_offset(group.z, args, args.a_batch_strides) + (TRANSPOSED_A ? int64_t(m0) : m0 * args.lda));
+    device T* b_tile =
+        b + (matmul_batch_offset(group.z, args, args.b_batch_strides) + (TRANSPOSED_B ? n0 * args.ldb : int64_t(n0)));
     const int64_t a_step = TRANSPOSED_A ? matmul_block_k * args.lda : int64_t(matmul_block_k);
     const int64_t b_step = TRANSPOSED_B ? int64_t(matmul_block_k) : matmul_block_k * args.ldb;
 
     for (int k_left = args.K; k_left > 0; k_left -= matmul_block_k) {
       const int k = min(k_left, matmul_block_k);
-      MatmulView<T> a_view =
-          matmul_view(a_tile, TRANSPOSED_A ? k : m_left, TRANSPOSED_A ? m_left : k, args.lda);
-      MatmulView<T> b_view =
-          matmul_view(b_tile, TRANSPOSED_B ? n_left : k, TRANSPOSED_B ? k : n_left, args.ldb);
+      MatmulView<T> a_view = matmul_view(a_tile, TRANSPOSED_A ? k : m_left, TRANSPOSED_A ? m_left : k, args.lda);
+      MatmulView<T> b_view = matmul_view(b_tile, TRANSPOSED_B ? n_left : k, TRANSPOSED_B ? k : n_left, args.ldb);
       op.run(a_view, b_view, acc);
       threadgroup_barrier(mem_flags::mem_none);
       a_tile += a_step;
@@ -146,16 +148,13 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
 }
 
 #define instantiate_tile(layout, ta, tb, dtype, T, relaxed, M, N) \
-  instantiate_kernel(                                             \
-      "matmul_tensorops_" #layout "_" #dtype "_" #M "x" #N, matmul_tensorops, T, ta, tb, relaxed, M, N)
-#define instantiate_layout(layout, ta, tb, dtype, T, relaxed)   \
-  instantiate_tile(layout, ta, tb, dtype, T, relaxed, 128, 64)  \
-  instantiate_tile(layout, ta, tb, dtype, T, relaxed, 64, 64)
-#define instantiate_dtype(dtype, T, relaxed)               \
-  instantiate_layout(nn, false, false, dtype, T, relaxed)  \
-  instantiate_layout(nt, false, true, dtype, T, relaxed)   \
-  instantiate_layout(tn, true, false, dtype, T, relaxed)   \
-  instantiate_layout(tt, true, true, dtype, T, relaxed)
+  instantiate_kernel("matmul_tensorops_" #layout "_" #dtype "_" #M "x" #N, matmul_tensorops, T, ta, tb, relaxed, M, N)
+#define instantiate_layout(layout, ta, tb, dtype, T, relaxed)  \
+  instantiate_tile(layout, ta, tb, dtype, T, relaxed, 128, 64) \
+      instantiate_tile(layout, ta, tb, dtype, T, relaxed, 64, 64)
+#define instantiate_dtype(dtype, T, relaxed)                                                                     \
+  instantiate_layout(nn, false, false, dtype, T, relaxed) instantiate_layout(nt, false, true, dtype, T, relaxed) \
+      instantiate_layout(tn, true, false, dtype, T, relaxed) instantiate_layout(tt, true, true, dtype, T, relaxed)
 
 // Relaxed float32 truncates operands to tf32 and runs on the matrix units; exact float32 does not. The 16-bit types
 // are on them either way, and relaxed as in MLX's kernels.

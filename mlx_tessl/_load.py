@@ -4,6 +4,10 @@ mlx.core comes first: it loads libmlx and registers mlx.core.array, which our fu
 before the extension is opened, because an extension built for another one has undefined symbols.
 """
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 from . import _build_info
 
 try:
@@ -14,9 +18,10 @@ except ImportError as error:
         f"pip install 'mlx[cpu]=={_build_info.MLX_VERSION}'"
     ) from error
 
-if mx.__version__ != _build_info.MLX_VERSION:
+installed: str = mx.__version__  # type: ignore[attr-defined]  # mlx's stubs leave it out
+if installed != _build_info.MLX_VERSION:
     raise ImportError(
-        f"mlx_tessl {_build_info.VERSION} was built for mlx {_build_info.MLX_VERSION}, but mlx {mx.__version__} is "
+        f"mlx_tessl {_build_info.VERSION} was built for mlx {_build_info.MLX_VERSION}, but mlx {installed} is "
         f"installed, and MLX's C++ ABI changes between releases. Run: pip install 'mlx=={_build_info.MLX_VERSION}'"
     )
 
@@ -25,6 +30,9 @@ from . import _ext
 if not _ext.sees_mlx_arrays():
     raise ImportError(
         f"mlx_tessl was built with nanobind {_build_info.NANOBIND_VERSION}, whose ABI differs from that of the "
-        f"installed mlx {mx.__version__}. Reinstall both: "
+        f"installed mlx {installed}. Reinstall both: "
         f"pip install --force-reinstall 'mlx=={_build_info.MLX_VERSION}' mlx-tessl"
     )
+
+if sys.platform == "linux" and (openblas := find_spec("scipy_openblas32")) is not None and openblas.origin is not None:
+    _ext.set_blas_library(str(Path(openblas.origin).parent / "lib" / "libscipy_openblas.so"))

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from . import _ext
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import matmul
@@ -58,8 +59,9 @@ def _attempt(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
 
 def _versions() -> Check:
     build = build_info()
-    detail = f"mlx {mx.__version__}, built for {build['mlx']} with nanobind {build['nanobind']}"
-    return Check("versions", mx.__version__ == build["mlx"], detail)
+    loaded = _ext.loaded_mlx_version()
+    detail = f"mlx {loaded}, built for {build['mlx']} with nanobind {build['nanobind']}"
+    return Check("versions", loaded == build["mlx"], detail)
 
 
 def _sources() -> Check:
@@ -88,7 +90,7 @@ def _dtype_name(dtype: mx.Dtype) -> str:
 
 def _product_check(dtype: mx.Dtype, context: Context, stream: mx.DeviceType) -> Callable[[], tuple[bool, str]]:
     """A ragged product with fused bias and relu against float64, within the rounding errors it may have."""
-    M, N, K = 70, 45, 133  # noqa: N806
+    M, N, K = 70, 45, 133
     unit_roundoff = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}[dtype]
 
     def run() -> tuple[bool, str]:

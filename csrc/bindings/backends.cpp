@@ -2,6 +2,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "backends/cpu/blas.h"
+#include "backends/cpu/thread_pool.h"
+#include "backends/cpu/vector_kernels.h"
 #include "backends/metal/metal.h"
 #include "bindings/bindings.h"
 
@@ -23,6 +26,14 @@ nb::dict profile_dict(const DeviceProfile& profile) {
 } // namespace
 
 void bind_backends(nb::module_& m) {
+  m.def("set_blas_library", &cpu::set_blas_library, "path"_a, "Where OpenBLAS is; it is opened at the first product.");
+  m.def("blas_description", &cpu::blas_description, "What the BLAS library says of itself. Opens it.");
+  m.def("cpu_threads", [] { return cpu::ThreadPool::instance().size(); }, "Threads of the CPU backend.");
+  m.def(
+      "cpu_instruction_set",
+      [] { return cpu::vector_kernels().instruction_set; },
+      "The vector kernels chosen for this CPU."
+  );
   m.def("metal_compiled", &metal::compiled, "Whether this build has the Metal backend.");
   m.def(
       "device_profile",

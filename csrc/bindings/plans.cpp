@@ -9,7 +9,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/plan_values.h"
+#include "kernels/common/grid_walk.h"
 #include "launch/device_profile.h"
+#include "launch/gemm_tiles.h"
 #include "launch/operand.h"
 #include "launch/plan.h"
 #include "ops/activation.h"
@@ -84,9 +86,14 @@ struct MatmulCall {
   bool relaxed, batch_invariant;
   DeviceProfile device;
 
+  MatmulProblem problem() const {
+    return make_matmul_problem(dtype, a, b, c, bias, residual, epilogue, relaxed, batch_invariant);
+  }
   Plan plan() const {
-    const auto problem = make_matmul_problem(dtype, a, b, c, bias, residual, epilogue, relaxed, batch_invariant);
-    return plan_matmul(problem, device);
+    return plan_matmul(problem(), device);
+  }
+  const char* obstacle() const {
+    return tensorops_obstacle(problem(), device);
   }
 };
 
@@ -157,6 +164,30 @@ void bind_plans(nb::module_& m) {
       )
       .def_prop_ro("launches", [](const Plan& p) { return std::vector<Launch>(p.launches.begin(), p.launches.end()); });
 
+  plan.def(
+      "grid_tile",
+      [](uint32_t x, uint32_t y, int32_t tiles_m, int32_t tiles_n, int32_t width) {
+        const auto tile = grid_tile(x, y, tiles_m, tiles_n, width);
+        return std::tuple{tile.row, tile.column, tile.inside};
+      },
+      "x"_a,
+      "y"_a,
+      "tiles_m"_a,
+      "tiles_n"_a,
+      "width"_a,
+      "Row and column of the tile that a threadgroup of a walk computes, and whether there is one."
+  );
+  plan.def(
+      "walk_grid",
+      [](int32_t tiles_m, int32_t tiles_n, int32_t width, int64_t batch) {
+        return size_tuple(walk_grid(tiles_m, tiles_n, width, batch));
+      },
+      "tiles_m"_a,
+      "tiles_n"_a,
+      "width"_a,
+      "batch"_a
+  );
+
   nb::class_<MatmulCall>(plan, "Matmul", "A call of matmul on a device, as planning sees it.")
       .def(
           "__init__",
@@ -204,6 +235,7 @@ void bind_plans(nb::module_& m) {
           "macos"_a
       )
       .def("plan", &MatmulCall::plan)
+      .def_prop_ro("tensorops_obstacle", &MatmulCall::obstacle)
       .def("seconds_to_plan", &seconds_to_plan, "repeats"_a);
 }
 

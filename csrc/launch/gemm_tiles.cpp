@@ -40,9 +40,7 @@ constexpr std::array portable_rules{
         {{32, 32}, "half of a 64x64 tile would be empty"}
     },
     TileRule{
-        [](const GemmShape& shape, const DeviceProfile& device) {
-          return leaves_cores_idle(shape, {64, 64}, device);
-        },
+        [](const GemmShape& shape, const DeviceProfile& device) { return leaves_cores_idle(shape, {64, 64}, device); },
         {{32, 32}, "64x64 tiles would leave GPU cores idle"}
     },
     TileRule{always, {{64, 64}, "the general tile"}},
@@ -57,25 +55,23 @@ constexpr std::array tensorops_rules{
         {{64, 64}, "exact float32: 32x32 a simdgroup"}
     },
     TileRule{
-        [](const GemmShape& shape, const DeviceProfile&) { return shape.N <= 512; },
-        {{64, 64}, "few columns: N <= 512"}
+        [](const GemmShape& shape, const DeviceProfile&) { return shape.N <= 512; }, {{64, 64}, "few columns: N <= 512"}
     },
     TileRule{
         [](const GemmShape& shape, const DeviceProfile&) { return rows_at_most(shape, 127); },
         {{64, 64}, "few rows: M < 128"}
     },
     TileRule{
-        [](const GemmShape& shape, const DeviceProfile& device) {
-          return leaves_cores_idle(shape, {128, 64}, device);
-        },
+        [](const GemmShape& shape, const DeviceProfile& device) { return leaves_cores_idle(shape, {128, 64}, device); },
         {{64, 64}, "128x64 tiles would leave GPU cores idle"}
     },
     TileRule{always, {{128, 64}, "the general tile"}},
 };
 
 GemmTileChoice first_of(std::span<const TileRule> rules, const GemmShape& shape, const DeviceProfile& device) {
-  return std::find_if(rules.begin(), rules.end(), [&](const auto& rule) { return rule.applies(shape, device); })
-      ->choice;
+  return std::find_if(
+             rules.begin(), rules.end(), [&](const auto& rule) { return rule.applies(shape, device); }
+  )->choice;
 }
 
 // tessl, M5 Pro: from 2048 tiles on, panels of 8 tile rows (+11 % at 4096^3).

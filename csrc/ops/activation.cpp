@@ -38,7 +38,9 @@ mx::array gelu_tanh_derivative(const mx::array& z, mx::Stream s) {
   const float q = 0.044715f;
   const auto z2 = mx::square(z, s);
   const auto inner = mx::add(scalar(1.0f), mx::multiply(scalar(q), z2, s), s);
-  const auto t = mx::tanh(mx::multiply(scalar(r), mx::multiply(z, inner, s), s), s);
+  const auto u = mx::multiply(scalar(r), mx::multiply(z, inner, s), s);
+  // tanh is 1 in float32 from 9.02 on; its second derivative in MLX is NaN from 89 on.
+  const auto t = mx::tanh(mx::clip(u, scalar(-15.0f), scalar(15.0f), s), s);
   const auto du = mx::multiply(scalar(r), mx::add(scalar(1.0f), mx::multiply(scalar(3.0f * q), z2, s), s), s);
   const auto dt = mx::multiply(mx::subtract(scalar(1.0f), mx::square(t, s), s), du, s);
   const auto sum = mx::add(mx::add(scalar(1.0f), t, s), mx::multiply(z, dt, s), s);

@@ -43,7 +43,7 @@ CopyArgs copy_args(std::span<const int32_t> shape, std::span<const int64_t> stri
 bool starts_runs_of_four(const CopyArgs& args, int64_t source_offset, size_t itemsize) {
   const int64_t* outer_end = args.strides + args.ndim - 1;
   return *outer_end == 1 && source_offset % static_cast<int64_t>(4 * itemsize) == 0 &&
-      std::all_of(args.strides, outer_end, [](int64_t stride) { return stride % 4 == 0; });
+         std::all_of(args.strides, outer_end, [](int64_t stride) { return stride % 4 == 0; });
 }
 
 uint32_t groups(int64_t threads, uint32_t group) {

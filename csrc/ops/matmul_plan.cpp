@@ -1,7 +1,10 @@
 #include "ops/matmul_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "launch/gemm_tiles.h"
@@ -33,8 +36,7 @@ bool is_transposed(const MatmulOperand& x) {
   return x.col_stride != 1 && (x.row_stride == 1 || std::abs(x.row_stride) < std::abs(x.col_stride));
 }
 
-StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t columns) {
-  const bool transposed = is_transposed(x);
+StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed) {
   return {
       Argument::input(x.input),
       x.offset,
@@ -46,23 +48,24 @@ StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t colum
   };
 }
 
-// A copy without gaps; members of the batch that share their elements share them in the copy.
-StoredMatrix add_copy_of(Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, const StoredMatrix& matrix) {
+// A copy of x without gaps, row by row or column by column; members of the batch that share their elements share them
+// in the copy.
+StoredMatrix add_copy_of(
+    Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed
+) {
+  StoredMatrix copy = stored_in_place(x, rows, columns, transposed);
   FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS + 2> shape;
   FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS + 2> strides;
   for (size_t d = 0; d < problem.batch_shape.size(); ++d) {
     shape.push_back(x.batch_strides[d] == 0 ? 1 : problem.batch_shape[d]);
     strides.push_back(x.batch_strides[d]);
   }
-  shape.push_back(matrix.lines);
-  shape.push_back(matrix.width);
-  strides.push_back(matrix.transposed ? x.col_stride : x.row_stride);
-  strides.push_back(matrix.transposed ? x.row_stride : x.col_stride);
+  shape.push_back(copy.lines);
+  shape.push_back(copy.width);
+  strides.push_back(copy.stride);
+  strides.push_back(transposed ? x.row_stride : x.col_stride);
 
-  StoredMatrix copy = matrix;
-  copy.offset = 0;
-  copy.stride = matrix.width;
-  int64_t members = int64_t{matrix.lines} * matrix.width;
+  int64_t members = int64_t{copy.lines} * copy.width;
   for (size_t d = problem.batch_shape.size(); d-- > 0;) {
     copy.batch_strides[d] = x.batch_strides[d] == 0 ? 0 : members;
     members *= shape[d];
@@ -70,22 +73,20 @@ StoredMatrix add_copy_of(Plan& plan, const MatmulProblem& problem, const MatmulO
   const size_t itemsize = problem.dtype.size();
   const Argument scratch = plan.add_scratch(static_cast<size_t>(members) * itemsize);
   add_copy(
-      plan,
-      itemsize,
-      Argument::input(x.input),
-      x.offset,
-      scratch,
-      {shape.begin(), shape.size()},
-      {strides.begin(), strides.size()}
+      plan, itemsize, copy.argument, x.offset, scratch, {shape.begin(), shape.size()}, {strides.begin(), strides.size()}
   );
   copy.argument = Argument::scratch_in(scratch.index);
+  copy.offset = 0;
+  copy.stride = copy.width;
   return copy;
 }
 
 // Whether each multiple of `run` elements along a contiguous line starts on a boundary of that many.
-bool starts_runs(int64_t offset, int64_t line_stride, std::span<const int64_t> batch_strides, int64_t run, size_t itemsize) {
+bool starts_runs(
+    int64_t offset, int64_t line_stride, std::span<const int64_t> batch_strides, int64_t run, size_t itemsize
+) {
   return offset % (run * static_cast<int64_t>(itemsize)) == 0 && line_stride % run == 0 &&
-      std::all_of(batch_strides.begin(), batch_strides.end(), [&](int64_t stride) { return stride % run == 0; });
+         std::all_of(batch_strides.begin(), batch_strides.end(), [&](int64_t stride) { return stride % run == 0; });
 }
 
 bool starts_runs_of_four(const StoredMatrix& x, size_t itemsize) {
@@ -94,7 +95,7 @@ bool starts_runs_of_four(const StoredMatrix& x, size_t itemsize) {
 
 bool starts_runs_of_four(const MatmulOperand& x, size_t itemsize) {
   return x.col_stride == 1 &&
-      starts_runs(x.offset, x.row_stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
+         starts_runs(x.offset, x.row_stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
 }
 
 // matmul2d takes operands on 16 bytes (tessl checks the base and each batch start; a tile then starts on 16 bytes too,
@@ -120,55 +121,58 @@ const char* tensorops_obstacle(const StoredMatrix& x, size_t itemsize) {
   return nullptr;
 }
 
-// Where rows must not depend on other rows, neither may the kernel: with contiguous lines of whole 16 bytes an operand
-// that cannot be read in place can be copied, without them the portable kernel is taken for all operands alike.
-const char* batch_invariant_obstacle(const MatmulProblem& problem) {
-  const int64_t run = tensorops_alignment / problem.dtype.size();
+// Where a row must not depend on other rows, neither may the kernel, and alignment that M or the batch decides must not
+// count. Where N and K are of whole 16 bytes an operand that cannot be read in place can be copied; where they are not,
+// the portable kernel takes all.
+const char* batch_invariance_obstacle(const MatmulProblem& problem) {
+  const int32_t run = static_cast<int32_t>(tensorops_alignment) / problem.dtype.size();
   return problem.N % run == 0 && problem.K % run == 0 ? nullptr : "batch invariance, with N or K not of whole 16 bytes";
 }
 
-struct StoredOperands {
+// a and b where the kernel reads them, and why that kernel is not TensorOps; null when it is.
+struct Placement {
   StoredMatrix a;
   StoredMatrix b;
+  const char* obstacle = nullptr;
 };
 
-StoredOperands stored_in_place(const MatmulProblem& problem) {
-  return {stored_in_place(problem.a, problem.M, problem.K), stored_in_place(problem.b, problem.K, problem.N)};
-}
-
-const char* tensorops_obstacle(const MatmulProblem& problem, const StoredOperands& operands, const DeviceProfile& device) {
-  if (!device.has(Capability::tensorops)) {
-    return "the device has no matrix unit that its macOS lets us use";
-  }
-  if (problem.K == 0) {
-    return nullptr;
-  }
+// Adds the copies of operands that no kernel reads in place.
+Placement place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
+  const bool matrix_unit = device.has(Capability::tensorops);
+  const char* no_matrix_unit = matrix_unit ? nullptr : "the device has no matrix unit that its macOS lets us use";
   const size_t itemsize = problem.dtype.size();
-  if (const char* obstacle = tensorops_obstacle(operands.a, itemsize)) {
-    return obstacle;
-  }
-  return tensorops_obstacle(operands.b, itemsize);
-}
-
-// a and b where the kernel can read them, after copies of those that it cannot.
-StoredOperands place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
-  StoredOperands operands = stored_in_place(problem);
-  if (problem.K == 0) {
-    return operands;
-  }
-  const bool only_aligned =
-      problem.batch_invariant && device.has(Capability::tensorops) && !batch_invariant_obstacle(problem);
-  auto place = [&](StoredMatrix& stored, const MatmulOperand& x) {
-    if (!is_readable(x) || (only_aligned && tensorops_obstacle(stored, problem.dtype.size()))) {
-      stored = add_copy_of(plan, problem, x, stored);
+  auto place = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
+    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
+    if (is_readable(x) || problem.K == 0) {
+      return stored;
     }
+    return add_copy_of(plan, problem, x, rows, columns, stored.transposed);
   };
-  place(operands.a, problem.a);
-  place(operands.b, problem.b);
-  return operands;
+  auto place_aligned = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
+    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
+    if ((is_readable(x) && !tensorops_obstacle(stored, itemsize)) || problem.K == 0) {
+      return stored;
+    }
+    return add_copy_of(plan, problem, x, rows, columns, false);
+  };
+
+  if (problem.batch_invariant) {
+    const char* obstacle = matrix_unit ? batch_invariance_obstacle(problem) : no_matrix_unit;
+    if (!obstacle) {
+      return {place_aligned(problem.a, problem.M, problem.K), place_aligned(problem.b, problem.K, problem.N), nullptr};
+    }
+    return {place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
+  }
+  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), no_matrix_unit};
+  for (const auto* stored : {&placement.a, &placement.b}) {
+    if (!placement.obstacle && problem.K > 0) {
+      placement.obstacle = tensorops_obstacle(*stored, itemsize);
+    }
+  }
+  return placement;
 }
 
-GemmLayout layout_of(const StoredOperands& operands) {
+GemmLayout layout_of(const Placement& operands) {
   if (operands.a.transposed) {
     return operands.b.transposed ? GemmLayout::tt : GemmLayout::tn;
   }
@@ -188,9 +192,7 @@ GemmPrecision precision_of(const MatmulProblem& problem) {
 constexpr size_t layout_count = 4;
 constexpr size_t precision_count = 4;
 constexpr std::array<const char*, layout_count> layout_names{"nn", "nt", "tn", "tt"};
-constexpr std::array<const char*, precision_count> precision_names{
-    "float32", "float32_relaxed", "float16", "bfloat16"
-};
+constexpr std::array<const char*, precision_count> precision_names{"float32", "float32_relaxed", "float16", "bfloat16"};
 
 // The kernels of one family by layout, precision and tile.
 template <size_t Tiles>
@@ -205,7 +207,7 @@ class KernelTable {
           const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
           const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
           const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
-              std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
+                                   std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
           kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
         }
       }
@@ -243,11 +245,7 @@ MatmulAddend addend_of(const std::optional<MatmulOperand>& x) {
 }
 
 MatmulArgs args_of(
-    const MatmulProblem& problem,
-    const StoredOperands& operands,
-    int32_t tiles_m,
-    int32_t tiles_n,
-    int32_t walk_width
+    const MatmulProblem& problem, const Placement& operands, int32_t tiles_m, int32_t tiles_n, int32_t walk_width
 ) {
   MatmulArgs args{};
   args.M = problem.M;
@@ -271,7 +269,7 @@ MatmulArgs args_of(
 }
 
 // The constants that kernels/common/matmul_epilogue.h and kernels/matmul.metal declare.
-void add_constants(Launch& launch, const MatmulProblem& problem, const StoredOperands& operands, bool tensorops) {
+void add_constants(Launch& launch, const MatmulProblem& problem, const Placement& operands, bool tensorops) {
   const size_t itemsize = problem.dtype.size();
   auto add = [&](uint16_t index, bool value) { launch.constants.push_back(FunctionConstant::boolean(index, value)); };
   auto vector = [&](const std::optional<MatmulOperand>& x) { return x && starts_runs_of_four(*x, itemsize); };
@@ -291,7 +289,7 @@ void add_constants(Launch& launch, const MatmulProblem& problem, const StoredOpe
   }
 }
 
-void add_arguments(Launch& launch, const MatmulProblem& problem, const StoredOperands& operands, const MatmulArgs& args) {
+void add_arguments(Launch& launch, const MatmulProblem& problem, const Placement& operands, const MatmulArgs& args) {
   auto addend = [](const std::optional<MatmulOperand>& x) {
     return x ? Argument::input(x->input) : Argument::unused();
   };
@@ -307,10 +305,8 @@ void add_arguments(Launch& launch, const MatmulProblem& problem, const StoredOpe
 } // namespace
 
 const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device) {
-  if (problem.batch_invariant && device.has(Capability::tensorops)) {
-    return batch_invariant_obstacle(problem);
-  }
-  return tensorops_obstacle(problem, stored_in_place(problem), device);
+  Plan plan;
+  return place_operands(plan, problem, device).obstacle;
 }
 
 Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
@@ -318,9 +314,7 @@ Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
   if (problem.empty()) {
     return plan;
   }
-  const StoredOperands operands = place_operands(plan, problem, device);
-  const bool tensorops = !tensorops_obstacle(problem, operands, device) &&
-      !(problem.batch_invariant && batch_invariant_obstacle(problem));
+  const Placement operands = place_operands(plan, problem, device);
   const GemmShape shape{
       problem.M,
       problem.N,
@@ -330,6 +324,7 @@ Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
       precision_of(problem),
       problem.batch_invariant
   };
+  const bool tensorops = !operands.obstacle;
   const GemmTile tile = (tensorops ? choose_tensorops_tile(shape, device) : choose_portable_tile(shape, device)).tile;
   const int32_t tiles_m = tile_count(problem.M, tile.m);
   const int32_t tiles_n = tile_count(problem.N, tile.n);

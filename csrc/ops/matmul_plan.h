@@ -62,6 +62,9 @@ MatmulProblem make_matmul_problem(
     bool batch_invariant
 );
 
+// Why a problem runs on the portable kernels of a device; null when it runs on TensorOps.
+const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device);
+
 // One launch, preceded by a copy of each of a and b in which neither stride is 1.
 Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device);
 

@@ -34,8 +34,7 @@ bool extends_last_dimension(const Pairings& operands, const MatmulProblem& probl
   }
   const int64_t inner_size = problem.batch_shape.back();
   return std::all_of(operands.begin(), operands.end(), [&](const Pairing& operand) {
-    return !operand.target ||
-        stride_at(*operand.source, d) == inner_size * operand.target->batch_strides.back();
+    return !operand.target || stride_at(*operand.source, d) == inner_size * operand.target->batch_strides.back();
   });
 }
 
@@ -92,7 +91,7 @@ bool batch_folds_into_rows(const Pairings& operands, const MatmulProblem& proble
   const auto& a = problem.a;
   const bool a_stays_readable = problem.M > 1 || a.col_stride == 1 || problem.K <= 1;
   return problem.b.batch_strides[0] == 0 && a.batch_strides[0] != 0 && a_stays_readable &&
-      std::all_of(operands.begin(), operands.end(), [&](const Pairing& operand) {
+         std::all_of(operands.begin(), operands.end(), [&](const Pairing& operand) {
            const auto* target = operand.target;
            return !target || target == &problem.b || continues_rows(*target, problem.M);
          });

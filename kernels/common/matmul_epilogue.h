@@ -17,7 +17,7 @@ constant bool matmul_has_bias [[function_constant(1)]];
 constant bool matmul_has_residual [[function_constant(2)]];
 constant bool matmul_has_batch [[function_constant(3)]];
 constant int matmul_activation [[function_constant(4)]]; // a MatmulActivation
-constant bool matmul_has_k [[function_constant(5)]]; // K > 0; otherwise a and b are not bound
+constant bool matmul_has_k [[function_constant(5)]];     // K > 0; otherwise a and b are not bound
 constant bool matmul_vector_out [[function_constant(6)]];
 constant bool matmul_vector_c [[function_constant(7)]];
 constant bool matmul_vector_bias [[function_constant(8)]];
@@ -78,12 +78,8 @@ inline device const T* matmul_addend_at(device const T* data, constant MatmulAdd
 
 template <typename T>
 inline float4 matmul_load_addend(
-    device const T* data,
-    constant MatmulAddend& addend,
-    bool vector,
-    int row,
-    int column,
-    int count) {
+    device const T* data, constant MatmulAddend& addend, bool vector, int row, int column, int count
+) {
   device const T* p = matmul_addend_at(data, addend, row, column);
   return to_float4<T>(vector && count >= 4 ? load4(p) : load4(p, addend.col_stride, count));
 }
@@ -97,7 +93,8 @@ inline void matmul_store4(
     float4 sum,
     int row,
     int column,
-    int count) {
+    int count
+) {
   float4 c(0.0f);
   float4 bias(0.0f);
   float4 residual(0.0f);
@@ -122,12 +119,8 @@ inline void matmul_store4(
 // Finishes the sum of one element.
 template <typename T>
 inline void matmul_store1(
-    device T* out,
-    constant MatmulArgs& args,
-    thread const MatmulAddends<T>& addends,
-    float sum,
-    int row,
-    int column) {
+    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, float sum, int row, int column
+) {
   float c = 0.0f;
   float bias = 0.0f;
   float residual = 0.0f;

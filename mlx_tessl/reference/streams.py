@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-Stream = mx.Stream | mx.Device | mx.DeviceType | None
+Stream = mx.Stream | mx.ThreadLocalStream | mx.Device | mx.DeviceType | None
 
 
 def on(stream: Stream) -> AbstractContextManager[Any]:

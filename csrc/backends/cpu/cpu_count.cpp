@@ -76,7 +76,7 @@ double cgroup_quota() {
     if (first == std::string::npos || second == std::string::npos) {
       continue;
     }
-    const auto controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const auto controllers = std::string(",").append(line, first + 1, second - first - 1).append(",");
     const fs::path group = line.substr(second + 1);
     if (controllers == ",,") {
       least = std::min(least, quota_along(root, group, quota_v2));
