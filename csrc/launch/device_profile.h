@@ -20,11 +20,12 @@ enum class GpuClass { phone, base, max, ultra };
 
 // What planning may know of a device. A value: two equal profiles give equal plans.
 struct DeviceProfile {
-  std::string gpu; // "m5-pro", or the architecture name that Metal reports, "applegpu_g17s"
+  std::string gpu;    // "m5-pro", or the architecture name that Metal reports, "applegpu_g17s"
   int generation = 0; // 13 M1, 14 M2, 15 M3, 16 M4, 17 M5
   GpuClass gpu_class = GpuClass::base;
-  int cores = 8; // GPU cores; used for wave counts only
+  int cores = 10; // of a named device; Metal does not tell
   MacosVersion macos;
+  Capability ceiling = Capability::tensorops27; // lowered when kernels failed their self-check on this machine
 
   bool operator==(const DeviceProfile&) const = default;
 

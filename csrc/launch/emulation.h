@@ -12,10 +12,10 @@ struct Emulation {
   enum class Order : uint8_t { forward, reverse, shuffled };
 
   DeviceProfile device;
-  bool check = false; // races, bounds, unwritten reads, poisoned outputs, agreement of orders
+  bool check = false;           // races, bounds, unwritten reads, poisoned outputs, agreement of orders
   Order order = Order::forward; // of threadgroups and simdgroups
-  uint64_t seed = 0; // of shuffles and layout permutations
-  float ulp_noise = 0.0f; // ulps by which fast:: functions may err
+  uint64_t seed = 0;            // of shuffles and layout permutations
+  float ulp_noise = 0.0f;       // ulps by which fast:: functions may err
 
   bool operator==(const Emulation&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <array>
 #include <cassert>
 #include <cstddef>
+#include <initializer_list>
 
 namespace tessl {
 
@@ -35,6 +36,9 @@ class FixedVector {
     return items_[i];
   }
   T& back() {
+    return items_[size_ - 1];
+  }
+  const T& back() const {
     return items_[size_ - 1];
   }
   T* begin() {

@@ -7,8 +7,8 @@ namespace tessl {
 
 // What a shader library needs of the machine. One metallib each.
 enum class Capability {
-  portable, // MSL 3.1, macOS 14: simdgroup_matrix, every Apple silicon Mac
-  tensorops, // MSL 4.0, macOS 26.2, GPU generation 17: matmul2d
+  portable,    // MSL 3.1, macOS 14: simdgroup_matrix, every Apple silicon Mac
+  tensorops,   // MSL 4.0, macOS 26.2, GPU generation 17: matmul2d
   tensorops27, // MSL 4.1, macOS 27: fp8 and fp4 scale planes
 };
 
@@ -16,7 +16,7 @@ const char* to_string(Capability capability);
 
 // One entry point of one shader family. Interned: a Kernel lives for the whole process and is compared by address.
 struct Kernel {
-  std::string name; // the host_name in the shader, `op_variant_dtype`
+  std::string name;   // the host_name in the shader, `op_variant_dtype`
   std::string family; // kernels/<family>.metal
   Capability capability;
 };

@@ -10,7 +10,7 @@ namespace tessl {
 struct Operand {
   mlx::core::Shape shape;
   mlx::core::Strides strides; // elements
-  int64_t offset = 0; // bytes from the start of its buffer
+  int64_t offset = 0;         // bytes from the start of its buffer
 
   static Operand of(const mlx::core::array& array) {
     return {array.shape(), array.strides(), array.offset()};

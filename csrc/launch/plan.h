@@ -44,12 +44,12 @@ struct FunctionConstant {
 // What a kernel's [[buffer(i)]] is bound to; i is the argument's place in Launch::arguments.
 struct Argument {
   enum class Role : uint8_t {
-    unused, // the kernel declares no such buffer under these function constants
-    input, // inputs[index] of the primitive
-    output, // outputs[index] of the primitive
-    scratch_in, // scratch[index] of the plan, read
+    unused,      // the kernel declares no such buffer under these function constants
+    input,       // inputs[index] of the primitive
+    output,      // outputs[index] of the primitive
+    scratch_in,  // scratch[index] of the plan, read
     scratch_out, // scratch[index] of the plan, written
-    bytes, // `size` bytes of Launch::bytes at `offset`: constant data, set_bytes
+    bytes,       // `size` bytes of Launch::bytes at `offset`: constant data, set_bytes
   };
 
   Role role = Role::unused;

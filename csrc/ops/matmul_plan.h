@@ -41,7 +41,8 @@ struct MatmulProblem {
   MatmulOperand a, b;
   std::optional<MatmulOperand> c, bias, residual; // c is absent when beta is 0
   MatmulEpilogue epilogue;
-  bool relaxed = false; // float32 operands may be truncated to tf32
+  bool relaxed = false;         // float32 operands may be truncated to tf32
+  bool batch_invariant = false; // a row's bits do not depend on the other rows: the kernel depends on N and K alone
 
   int64_t batch() const;
   bool empty() const; // no output element
@@ -57,8 +58,12 @@ MatmulProblem make_matmul_problem(
     const std::optional<Operand>& bias,
     const std::optional<Operand>& residual,
     const MatmulEpilogue& epilogue,
-    bool relaxed
+    bool relaxed,
+    bool batch_invariant
 );
+
+// Why a problem runs on the portable kernels of a device; null when it runs on TensorOps.
+const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device);
 
 // One launch, preceded by a copy of each of a and b in which neither stride is 1.
 Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,17 +28,21 @@ class Op : public mx::Primitive {
  protected:
   // The launches that fill `outputs`, which are allocated. Reads shapes, strides and offsets, never data.
   virtual Plan plan(
-      const std::vector<mx::array>& inputs,
-      const std::vector<mx::array>& outputs,
-      const DeviceProfile& device) const = 0;
+      const std::vector<mx::array>& inputs, const std::vector<mx::array>& outputs, const DeviceProfile& device
+  ) const = 0;
 
-  // Fills `outputs`, which are allocated, from a task enqueued on the CPU stream.
-  virtual void compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) = 0;
+  // The work that fills `outputs`, which are allocated, on the CPU. It runs later, on the stream's thread, when this
+  // primitive may be gone: it captures data pointers and values.
+  virtual std::function<void()> compute(
+      const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs
+  ) const = 0;
 
   // Whether `other`, of the same class, has the same parameters.
   virtual bool same_parameters(const Op& other) const = 0;
 
  private:
+  std::function<void()> emulate(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const;
+
   std::shared_ptr<const Emulation> emulation_;
 };
 

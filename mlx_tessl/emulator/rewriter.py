@@ -202,9 +202,12 @@ def _bodies(source: Source) -> list[tuple[str, int, int]]:
         if source.text(head) == ")":
             start = source.opener[head]
             head = start - 1
-        if source.is_name(head):
+        if source.is_name(head) and source.text(head) not in _STATEMENTS:
             found.append((source.text(head), start, partner))
     return found
+
+
+_STATEMENTS = frozenset({"if", "for", "while", "switch", "else", "do", "return", "constexpr"})
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ struct Matmul {
   MatrixView c, bias, residual;
   float alpha, beta;
   MatmulActivation activation;
+  bool batch_invariant; // a row's bits do not depend on M nor on its place
   void* out;
 };
 

@@ -76,8 +76,9 @@ class Contract {
     }
   }
 
-  // Gates of arguments are asked with the constants in force.
+  // Gates of arguments are asked with the constants in force, outside of any run.
   void install_constants() const {
+    *dispatch_.library->info().machine = nullptr;
     emu::ConstantValue* values = dispatch_.library->info().constant_values;
     for (uint32_t i = 0; i < dispatch_.library->info().constant_count; ++i) {
       values[dispatch_.library->info().constants[i].index] = {};

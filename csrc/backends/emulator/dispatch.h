@@ -24,9 +24,17 @@ struct Binding {
 
   Role role = Role::unused;
   void* data = nullptr;
-  size_t nbytes = 0;
+  size_t nbytes = 0; // from `data` on
+  size_t before = 0; // bytes ahead of it that belong to it
   bool scratch = false; // holds nothing before the first dispatch and matters to nobody after the last
   std::string name; // "input 0", "scratch 1": for findings
+
+  char* begin() const {
+    return static_cast<char*>(data) - before;
+  }
+  size_t size() const {
+    return before + nbytes;
+  }
 };
 
 struct BoundConstant {

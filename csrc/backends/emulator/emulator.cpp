@@ -90,28 +90,38 @@ class PlanBinder {
       case Argument::Role::unused:
         return {};
       case Argument::Role::input:
-        return part(Binding::Role::input, inputs_[i].data, inputs_[i].nbytes, argument, "input " + number);
+        return part(Binding::Role::input, inputs_[i], argument, "input " + number);
       case Argument::Role::output:
-        return part(Binding::Role::output, outputs_[i].data, outputs_[i].nbytes, argument, "output " + number);
+        return part(Binding::Role::output, outputs_[i], argument, "output " + number);
       case Argument::Role::scratch_in:
       case Argument::Role::scratch_out: {
         const auto role =
             argument.role == Argument::Role::scratch_in ? Binding::Role::input : Binding::Role::output;
-        Binding binding = part(role, scratch_[i].data(), scratch_[i].nbytes, argument, "scratch " + number);
+        Binding binding = part(role, {scratch_[i].data(), scratch_[i].nbytes, 0}, argument, "scratch " + number);
         binding.scratch = true;
         return binding;
       }
       case Argument::Role::bytes:
-        return {Binding::Role::bytes, bytes.data() + argument.offset, argument.size, false, "constant data"};
+        return {Binding::Role::bytes, bytes.data() + argument.offset, argument.size, 0, false, "constant data"};
     }
     throw std::invalid_argument("[emulator] unknown role of an argument");
   }
 
-  static Binding part(Binding::Role role, void* data, size_t nbytes, const Argument& argument, std::string name) {
-    if (argument.offset < 0 || static_cast<size_t>(argument.offset) > nbytes) {
-      throw std::runtime_error("[emulator] " + name + " is bound at byte " + std::to_string(argument.offset) + " of " + std::to_string(nbytes));
+  static Binding part(Binding::Role role, const Buffer& buffer, const Argument& argument, std::string name) {
+    const int64_t offset = argument.offset;
+    if (offset < -static_cast<int64_t>(buffer.before) || offset > static_cast<int64_t>(buffer.nbytes)) {
+      throw std::runtime_error(
+          "[emulator] " + name + " is bound at byte " + std::to_string(offset) + " of " + std::to_string(buffer.nbytes)
+      );
     }
-    return {role, static_cast<char*>(data) + argument.offset, nbytes - static_cast<size_t>(argument.offset), false, std::move(name)};
+    return {
+        role,
+        static_cast<char*>(buffer.data) + offset,
+        static_cast<size_t>(static_cast<int64_t>(buffer.nbytes) - offset),
+        static_cast<size_t>(static_cast<int64_t>(buffer.before) + offset),
+        false,
+        std::move(name)
+    };
   }
 
   std::span<const Buffer> inputs_;

@@ -12,7 +12,7 @@ constexpr char poison = '\xff'; // NaN in every float type
 constexpr size_t alignment = 256; // what Metal gives
 
 bool is_bound(const Binding& binding) {
-  return binding.role != Binding::Role::unused && binding.nbytes > 0;
+  return binding.role != Binding::Role::unused && binding.size() > 0;
 }
 
 } // namespace
@@ -24,12 +24,11 @@ char* GuardedMemory::Block::data() const {
 }
 
 bool GuardedMemory::Block::contains(const Binding& binding) const {
-  const auto* begin = static_cast<const char*>(binding.data);
-  return begin >= original && begin + binding.nbytes <= original + nbytes;
+  return binding.begin() >= original && binding.begin() + binding.size() <= original + nbytes;
 }
 
 size_t GuardedMemory::Block::offset_of(const Binding& binding) const {
-  return static_cast<size_t>(static_cast<char*>(binding.data) - original);
+  return static_cast<size_t>(binding.begin() - original);
 }
 
 std::vector<std::pair<size_t, size_t>> GuardedMemory::Block::results() const {
@@ -46,7 +45,7 @@ GuardedMemory::GuardedMemory(const std::vector<Dispatch>& dispatches) {
     for (Binding& binding : dispatch.bindings) {
       if (is_bound(binding)) {
         const Block& block = block_of(binding);
-        binding.data = block.data() + block.offset_of(binding);
+        binding.data = block.data() + block.offset_of(binding) + binding.before;
       }
     }
   }
@@ -62,16 +61,16 @@ void GuardedMemory::collect(const std::vector<Dispatch>& dispatches) {
       }
     }
   }
-  std::sort(bindings.begin(), bindings.end(), [](const Binding* a, const Binding* b) { return a->data < b->data; });
+  std::sort(bindings.begin(), bindings.end(), [](const Binding* a, const Binding* b) { return a->begin() < b->begin(); });
   for (const Binding* binding : bindings) {
-    auto* begin = static_cast<char*>(binding->data);
+    char* begin = binding->begin();
     if (!blocks_.empty() && begin < blocks_.back().original + blocks_.back().nbytes) {
       Block& last = blocks_.back();
-      last.nbytes = std::max(last.nbytes, static_cast<size_t>(begin + binding->nbytes - last.original));
+      last.nbytes = std::max(last.nbytes, static_cast<size_t>(begin + binding->size() - last.original));
     } else {
       Block block;
       block.original = begin;
-      block.nbytes = binding->nbytes;
+      block.nbytes = binding->size();
       block.name = binding->name;
       blocks_.push_back(std::move(block));
     }
@@ -99,12 +98,12 @@ void GuardedMemory::copy(const std::vector<Dispatch>& dispatches) {
 // Brings in what a binding holds from outside of the dispatches, and notes what it is to hold after them.
 void GuardedMemory::enter(Block& block, const Binding& binding) {
   const size_t from = block.offset_of(binding);
-  const size_t to = from + binding.nbytes;
+  const size_t to = from + binding.size();
   if (binding.role == Binding::Role::output) {
     block.outputs.emplace_back(from, to);
     return;
   }
-  std::memcpy(block.data() + from, binding.data, binding.nbytes);
+  std::memcpy(block.data() + from, binding.begin(), binding.size());
   block.shadow->note_writes(from, to);
   if (binding.role == Binding::Role::updated) {
     block.updated.emplace_back(from, to);
@@ -121,8 +120,7 @@ void GuardedMemory::shadow(const Dispatch& dispatch, Checker& checker) {
     bool bound = false;
     block.shadow->writable_ = false;
     for (const Binding& binding : dispatch.bindings) {
-      const auto* begin = static_cast<const char*>(binding.data);
-      if (is_bound(binding) && begin >= block.data() && begin < block.data() + block.nbytes) {
+      if (is_bound(binding) && binding.begin() >= block.data() && binding.begin() < block.data() + block.nbytes) {
         bound = true;
         block.shadow->writable_ |= binding.role == Binding::Role::output || binding.role == Binding::Role::updated;
         block.shadow->name_ = binding.name;

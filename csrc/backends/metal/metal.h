@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <mlx/array.h>
@@ -15,6 +16,9 @@ bool compiled();
 
 // The profile of the GPU behind a Metal stream; with tensorops withdrawn when its self-check failed.
 const DeviceProfile& device_profile(mlx::core::Device device);
+
+// Why the tensorops kernels are used on this machine, or are not: one sentence without a full stop.
+const std::string& tensorops_reason(mlx::core::Device device);
 
 // Encodes the launches of a plan on a Metal stream; `outputs` are allocated. Scratch lives until they complete.
 void encode(

@@ -8,18 +8,26 @@
 
 EMU_RUNTIME_BEGIN
 
+namespace emu {
+EMU_INLINE void note_access(const void* address, size_t bytes, Access access) {
+  if (machine != nullptr) { // null while the host asks for constants
+    machine->access(address, bytes, access, __builtin_return_address(0));
+  }
+}
+} // namespace emu
+
 #define EMU_HOOKS_OF(bytes)                                                              \
   EMU_HOOK inline void __tsan_read##bytes(void* p) {                                     \
-    emu::machine->access(p, bytes, emu::Access::read, __builtin_return_address(0));      \
+    emu::note_access(p, bytes, emu::Access::read);      \
   }                                                                                      \
   EMU_HOOK inline void __tsan_write##bytes(void* p) {                                    \
-    emu::machine->access(p, bytes, emu::Access::write, __builtin_return_address(0));     \
+    emu::note_access(p, bytes, emu::Access::write);     \
   }                                                                                      \
   EMU_HOOK inline void __tsan_unaligned_read##bytes(void* p) {                           \
-    emu::machine->access(p, bytes, emu::Access::read, __builtin_return_address(0));      \
+    emu::note_access(p, bytes, emu::Access::read);      \
   }                                                                                      \
   EMU_HOOK inline void __tsan_unaligned_write##bytes(void* p) {                          \
-    emu::machine->access(p, bytes, emu::Access::write, __builtin_return_address(0));     \
+    emu::note_access(p, bytes, emu::Access::write);     \
   }
 
 EMU_HOOKS_OF(1)
@@ -36,19 +44,19 @@ EMU_HOOK inline void __tsan_func_exit() {
 }
 
 EMU_HOOK inline void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
-  emu::machine->access(from, bytes, emu::Access::read, __builtin_return_address(0));
-  emu::machine->access(to, bytes, emu::Access::write, __builtin_return_address(0));
+  emu::note_access(from, bytes, emu::Access::read);
+  emu::note_access(to, bytes, emu::Access::write);
   return __builtin_memcpy(to, from, bytes);
 }
 
 EMU_HOOK inline void* __tsan_memmove(void* to, const void* from, size_t bytes) {
-  emu::machine->access(from, bytes, emu::Access::read, __builtin_return_address(0));
-  emu::machine->access(to, bytes, emu::Access::write, __builtin_return_address(0));
+  emu::note_access(from, bytes, emu::Access::read);
+  emu::note_access(to, bytes, emu::Access::write);
   return __builtin_memmove(to, from, bytes);
 }
 
 EMU_HOOK inline void* __tsan_memset(void* to, int value, size_t bytes) {
-  emu::machine->access(to, bytes, emu::Access::write, __builtin_return_address(0));
+  emu::note_access(to, bytes, emu::Access::write);
   return __builtin_memset(to, value, bytes);
 }
 

@@ -1,0 +1,309 @@
+// Compiled once for each instruction set: see vectors.h.
+
+#include "backends/cpu/vector_kernels.h"
+
+#include "backends/cpu/vector_math.h"
+
+namespace tessl::cpu::TESSL_CPU_ISA {
+namespace {
+
+// Elements that pass through all steps of a kernel while they are in L1.
+constexpr int64_t chunk = 512;
+static_assert(chunk % lanes == 0);
+
+TESSL_INLINE int64_t least(int64_t x, int64_t y) {
+  return x < y ? x : y;
+}
+
+template <typename T>
+TESSL_INLINE const T* at(const void* data, int64_t index) {
+  return static_cast<const T*>(data) + index;
+}
+
+template <typename T>
+void load_contiguous(float* target, const T* source, int64_t count) {
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    store(target + i, load(source + i));
+  }
+  if (i < count) {
+    const Floats rest = load_first(source + i, count - i);
+    std::memcpy(target + i, &rest, static_cast<size_t>(count - i) * sizeof(float));
+  }
+}
+
+template <typename T>
+void load_strided(float* target, const T* source, int64_t stride, int64_t count) {
+  T gathered[chunk];
+  for (int64_t start = 0; start < count; start += chunk) {
+    const int64_t n = least(chunk, count - start);
+    for (int64_t i = 0; i < n; ++i) {
+      gathered[i] = source[(start + i) * stride];
+    }
+    load_contiguous(target + start, gathered, n);
+  }
+}
+
+template <typename T>
+void load_elements(float* target, const T* source, int64_t stride, int64_t count) {
+  if (stride == 1) {
+    load_contiguous(target, source, count);
+  } else {
+    load_strided(target, source, stride, count);
+  }
+}
+
+void load_any(Element element, float* target, const void* source, int64_t stride, int64_t count) {
+  with_type(element, [&](auto type) { load_elements(target, at<decltype(type)>(source, 0), stride, count); });
+}
+
+// The values of one chunk on their way through the epilogue; what lies past its count is computed and dropped.
+struct Chunk {
+  float values[chunk];
+  int64_t count;
+
+  template <typename Function>
+  void apply(Function f) {
+    for (int64_t i = 0; i < count; i += lanes) {
+      store(values + i, f(read<Floats>(values + i)));
+    }
+  }
+
+  template <typename T>
+  void add(float factor, const RowView& row, int64_t start) {
+    if (row.data == nullptr) {
+      return;
+    }
+    float addend[chunk];
+    load_elements(addend, at<T>(row.data, start * row.stride), row.stride, count);
+    for (int64_t i = 0; i < count; i += lanes) {
+      store(values + i, read<Floats>(values + i) + factor * read<Floats>(addend + i));
+    }
+  }
+
+  void activate(MatmulActivation activation) {
+    switch (activation) {
+      case MATMUL_ACTIVATION_NONE:
+        return;
+      case MATMUL_ACTIVATION_RELU:
+        return apply([](Floats x) { return relu(x); });
+      case MATMUL_ACTIVATION_SILU:
+        return apply([](Floats x) { return silu(x); });
+      case MATMUL_ACTIVATION_GELU:
+        return apply([](Floats x) { return gelu(x); });
+      case MATMUL_ACTIVATION_GELU_TANH:
+        return apply([](Floats x) { return gelu_tanh(x); });
+    }
+  }
+};
+
+template <typename T>
+void finish_row(T* out, const float* sums, const EpilogueRow& row, int64_t count) {
+  Chunk x{};
+  for (int64_t start = 0; start < count; start += chunk) {
+    x.count = least(chunk, count - start);
+    std::memcpy(x.values, sums + start, static_cast<size_t>(x.count) * sizeof(float));
+    x.apply([&](Floats v) { return row.alpha * v; });
+    x.add<T>(row.beta, row.c, start);
+    x.add<T>(1.0f, row.bias, start);
+    x.activate(row.activation);
+    x.add<T>(1.0f, row.residual, start);
+    T rounded[chunk];
+    for (int64_t i = 0; i < x.count; i += lanes) {
+      store(rounded + i, read<Floats>(x.values + i));
+    }
+    std::memcpy(out + start, rounded, static_cast<size_t>(x.count) * sizeof(T));
+  }
+}
+
+void finish(Element element, void* out, const float* sums, const EpilogueRow& row, int64_t count) {
+  with_type(element, [&](auto type) { finish_row(static_cast<decltype(type)*>(out), sums, row, count); });
+}
+
+TESSL_INLINE float sum_lanes(Floats x) {
+  float sum = 0.0f;
+  for (int i = 0; i < lanes; ++i) {
+    sum += x[i];
+  }
+  return sum;
+}
+
+// Rows x Columns dot products of length K, the accumulators in registers.
+template <int Rows, int Columns, typename T>
+void dot_block(float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t K) {
+  Floats accumulators[Rows][Columns] = {};
+  const auto step = [&](auto load_a, auto load_b) __attribute__((always_inline)) {
+    Floats a_values[Rows];
+    for (int m = 0; m < Rows; ++m) {
+      a_values[m] = load_a(a + m * lda);
+    }
+    for (int n = 0; n < Columns; ++n) {
+      const Floats b_value = load_b(b + n * ldb);
+      for (int m = 0; m < Rows; ++m) {
+        accumulators[m][n] += a_values[m] * b_value;
+      }
+    }
+  };
+  int64_t k = 0;
+  for (; k + lanes <= K; k += lanes) {
+    const auto whole = [k](auto* row) __attribute__((always_inline)) { return load(row + k); };
+    step(whole, whole);
+  }
+  if (k < K) {
+    const auto rest = [k, K](auto* row) __attribute__((always_inline)) { return load_first(row + k, K - k); };
+    step(rest, rest);
+  }
+  for (int m = 0; m < Rows; ++m) {
+    for (int n = 0; n < Columns; ++n) {
+      sums[m * ld_sums + n] = sum_lanes(accumulators[m][n]);
+    }
+  }
+}
+
+// Four columns of `b` for one or two rows of `a`, two for more: as many accumulators as 16 registers allow.
+template <int Rows, typename T>
+void dot_rows(
+    float* sums,
+    int64_t ld_sums,
+    const float* a,
+    int64_t lda,
+    const T* b,
+    int64_t ldb,
+    int64_t N,
+    int64_t K
+) {
+  constexpr int columns = Rows <= 2 ? 4 : 2;
+  int64_t n = 0;
+  for (; n + columns <= N; n += columns) {
+    dot_block<Rows, columns>(sums + n, ld_sums, a, lda, b + n * ldb, ldb, K);
+  }
+  for (; n < N; ++n) {
+    dot_block<Rows, 1>(sums + n, ld_sums, a, lda, b + n * ldb, ldb, K);
+  }
+}
+
+// Adds `Depth` rows of `b`, each weighted by an element of every row of `a`, to `count` sums.
+template <int Rows, int Depth, typename T>
+TESSL_INLINE void combine_step(
+    float (*sums)[chunk],
+    const float* a,
+    int64_t lda,
+    const T* b,
+    int64_t ldb,
+    int64_t count
+) {
+  int64_t i = 0;
+  const auto step = [&](auto load_b) __attribute__((always_inline)) {
+    Floats b_values[Depth];
+    for (int k = 0; k < Depth; ++k) {
+      b_values[k] = load_b(b + k * ldb + i);
+    }
+    for (int m = 0; m < Rows; ++m) {
+      Floats sum = read<Floats>(sums[m] + i);
+      for (int k = 0; k < Depth; ++k) {
+        sum += a[m * lda + k] * b_values[k];
+      }
+      store(sums[m] + i, sum);
+    }
+  };
+  for (; i + lanes <= count; i += lanes) {
+    step([](const T* row) __attribute__((always_inline)) { return load(row); });
+  }
+  if (i < count) {
+    step([&](const T* row) __attribute__((always_inline)) { return load_first(row, count - i); });
+  }
+}
+
+template <int Rows, typename T>
+void combine_rows(
+    float* sums,
+    int64_t ld_sums,
+    const float* a,
+    int64_t lda,
+    const T* b,
+    int64_t ldb,
+    int64_t N,
+    int64_t K
+) {
+  constexpr int depth = 4;
+  for (int64_t start = 0; start < N; start += chunk) {
+    const int64_t count = least(chunk, N - start);
+    float partial[Rows][chunk] = {};
+    int64_t k = 0;
+    for (; k + depth <= K; k += depth) {
+      combine_step<Rows, depth>(partial, a + k, lda, b + k * ldb + start, ldb, count);
+    }
+    for (; k < K; ++k) {
+      combine_step<Rows, 1>(partial, a + k, lda, b + k * ldb + start, ldb, count);
+    }
+    for (int m = 0; m < Rows; ++m) {
+      std::memcpy(sums + m * ld_sums + start, partial[m], static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+}
+
+// Calls f.operator()<M>().
+template <typename Function>
+TESSL_INLINE void with_rows(int64_t M, Function f) {
+  static_assert(max_thin_rows == 4);
+  switch (M) {
+    case 1:
+      return f.template operator()<1>();
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    case 4:
+      return f.template operator()<4>();
+    default:
+      __builtin_unreachable();
+  }
+}
+
+void dot_any(
+    Element element,
+    float* sums,
+    int64_t ld_sums,
+    const float* a,
+    int64_t lda,
+    const void* b,
+    int64_t ldb,
+    int64_t M,
+    int64_t N,
+    int64_t K
+) {
+  with_type(element, [&](auto type) {
+    with_rows(M, [&]<int Rows>() {
+      dot_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K);
+    });
+  });
+}
+
+void combine_any(
+    Element element,
+    float* sums,
+    int64_t ld_sums,
+    const float* a,
+    int64_t lda,
+    const void* b,
+    int64_t ldb,
+    int64_t M,
+    int64_t N,
+    int64_t K
+) {
+  with_type(element, [&](auto type) {
+    with_rows(M, [&]<int Rows>() {
+      combine_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K);
+    });
+  });
+}
+
+} // namespace
+
+#define TESSL_STRING(name) #name
+#define TESSL_NAME(name) TESSL_STRING(name)
+
+extern const VectorKernels kernels;
+const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any};
+
+} // namespace tessl::cpu::TESSL_CPU_ISA

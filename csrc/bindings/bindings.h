@@ -1,0 +1,14 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tessl {
+
+void bind_backends(nanobind::module_& m);
+void bind_emulation(nanobind::module_& m);
+void bind_matmul(nanobind::module_& m);
+void bind_plans(nanobind::module_& m);
+void bind_shaders(nanobind::module_& m);
+void bind_trace(nanobind::module_& m);
+
+} // namespace tessl

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "launch/device_profile.h"
+#include "launch/plan.h"
+
+namespace tessl {
+
+// How a (first letter) and b (second) lie in memory: n as they are multiplied, t as their transpose.
+enum class GemmLayout : uint8_t { nn, nt, tn, tt };
+
+// What a product is computed in; sums are float32 always.
+enum class GemmPrecision : uint8_t { float32, float32_relaxed, float16, bfloat16 };
+
+// Outputs of one threadgroup.
+struct GemmTile {
+  int32_t m = 0;
+  int32_t n = 0;
+
+  bool operator==(const GemmTile&) const = default;
+};
+
+// All that the choice of a tile and of a walk may depend on, besides the device.
+struct GemmShape {
+  int32_t M = 0;
+  int32_t N = 0;
+  int32_t K = 0;
+  int64_t batch = 1;
+  GemmLayout layout = GemmLayout::nn;
+  GemmPrecision precision = GemmPrecision::float32;
+  bool batch_invariant = false; // the tile may depend on N and K alone
+};
+
+// A tile, and why it was chosen.
+struct GemmTileChoice {
+  GemmTile tile;
+  const char* reason;
+};
+
+// Every tile that has a kernel.
+inline constexpr std::array portable_tiles{GemmTile{64, 64}, GemmTile{32, 32}};
+inline constexpr std::array tensorops_tiles{GemmTile{128, 64}, GemmTile{64, 64}};
+
+GemmTileChoice choose_portable_tile(const GemmShape& shape, const DeviceProfile& device);
+GemmTileChoice choose_tensorops_tile(const GemmShape& shape, const DeviceProfile& device);
+
+// Tile rows of a band of the grid walk, 0 for row by row: see kernels/common/grid_walk.h.
+int32_t choose_walk_width(const GemmShape& shape, const GemmTile& tile);
+
+// The grid over which grid_tile() reaches every tile of every member of the batch once.
+// Throws std::invalid_argument for a batch beyond a grid's reach.
+Size3 walk_grid(int32_t tiles_m, int32_t tiles_n, int32_t width, int64_t batch);
+
+inline int32_t tile_count(int32_t extent, int32_t tile) {
+  return extent / tile + (extent % tile != 0);
+}
+
+} // namespace tessl

@@ -1,0 +1,343 @@
+#include "ops/matmul_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "launch/gemm_tiles.h"
+#include "ops/copy_plan.h"
+
+namespace tessl {
+namespace {
+
+constexpr int64_t int32_limit = std::numeric_limits<int32_t>::max();
+
+// a or b as a kernel reads it: `lines` lines of `width` contiguous elements, `stride` apart. The lines are the rows of
+// the matrix, or its columns where it is transposed.
+struct StoredMatrix {
+  Argument argument;
+  int64_t offset = 0; // bytes from the start of its buffer
+  bool transposed = false;
+  int32_t lines = 0;
+  int32_t width = 0;
+  int64_t stride = 0;
+  FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS> batch_strides;
+};
+
+bool is_readable(const MatmulOperand& x) {
+  return x.col_stride == 1 || x.row_stride == 1;
+}
+
+// Transposed when only its rows are contiguous, or, in neither case, when its rows are the closer together.
+bool is_transposed(const MatmulOperand& x) {
+  return x.col_stride != 1 && (x.row_stride == 1 || std::abs(x.row_stride) < std::abs(x.col_stride));
+}
+
+StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed) {
+  return {
+      Argument::input(x.input),
+      x.offset,
+      transposed,
+      transposed ? columns : rows,
+      transposed ? rows : columns,
+      transposed ? x.col_stride : x.row_stride,
+      x.batch_strides
+  };
+}
+
+// A copy of x without gaps, row by row or column by column; members of the batch that share their elements share them
+// in the copy.
+StoredMatrix add_copy_of(
+    Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed
+) {
+  StoredMatrix copy = stored_in_place(x, rows, columns, transposed);
+  FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS + 2> shape;
+  FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS + 2> strides;
+  for (size_t d = 0; d < problem.batch_shape.size(); ++d) {
+    shape.push_back(x.batch_strides[d] == 0 ? 1 : problem.batch_shape[d]);
+    strides.push_back(x.batch_strides[d]);
+  }
+  shape.push_back(copy.lines);
+  shape.push_back(copy.width);
+  strides.push_back(copy.stride);
+  strides.push_back(transposed ? x.row_stride : x.col_stride);
+
+  int64_t members = int64_t{copy.lines} * copy.width;
+  for (size_t d = problem.batch_shape.size(); d-- > 0;) {
+    copy.batch_strides[d] = x.batch_strides[d] == 0 ? 0 : members;
+    members *= shape[d];
+  }
+  const size_t itemsize = problem.dtype.size();
+  const Argument scratch = plan.add_scratch(static_cast<size_t>(members) * itemsize);
+  add_copy(
+      plan, itemsize, copy.argument, x.offset, scratch, {shape.begin(), shape.size()}, {strides.begin(), strides.size()}
+  );
+  copy.argument = Argument::scratch_in(scratch.index);
+  copy.offset = 0;
+  copy.stride = copy.width;
+  return copy;
+}
+
+// Whether each multiple of `run` elements along a contiguous line starts on a boundary of that many.
+bool starts_runs(
+    int64_t offset, int64_t line_stride, std::span<const int64_t> batch_strides, int64_t run, size_t itemsize
+) {
+  return offset % (run * static_cast<int64_t>(itemsize)) == 0 && line_stride % run == 0 &&
+         std::all_of(batch_strides.begin(), batch_strides.end(), [&](int64_t stride) { return stride % run == 0; });
+}
+
+bool starts_runs_of_four(const StoredMatrix& x, size_t itemsize) {
+  return starts_runs(x.offset, x.stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
+}
+
+bool starts_runs_of_four(const MatmulOperand& x, size_t itemsize) {
+  return x.col_stride == 1 &&
+         starts_runs(x.offset, x.row_stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
+}
+
+// matmul2d takes operands on 16 bytes (tessl checks the base and each batch start; a tile then starts on 16 bytes too,
+// for its origin is a multiple of 64 elements in both directions), strides that are int and, so that no address
+// within a tile is 2 GB from its origin (llama.cpp issue 28748), not longer than that. Strides of 0 or less are not
+// known to work. A tile has at most 256 lines.
+constexpr int64_t tensorops_alignment = 16;
+constexpr int64_t tensorops_lines = 256;
+constexpr int64_t tensorops_reach = int64_t{1} << 31;
+
+const char* tensorops_obstacle(const StoredMatrix& x, size_t itemsize) {
+  const int64_t run = tensorops_alignment / static_cast<int64_t>(itemsize);
+  if (!starts_runs(x.offset, 0, {x.batch_strides.begin(), x.batch_strides.size()}, run, itemsize)) {
+    return "an operand, or a member of its batch, does not start on 16 bytes";
+  }
+  if (x.stride <= 0) {
+    return "the rows of an operand overlap or run backwards";
+  }
+  const int64_t lines = std::min<int64_t>(x.lines, tensorops_lines);
+  if (x.stride > int32_limit || lines * x.stride * static_cast<int64_t>(itemsize) >= tensorops_reach) {
+    return "the rows of an operand are so far apart that a tile spans 2 GB";
+  }
+  return nullptr;
+}
+
+// Where a row must not depend on other rows, neither may the kernel, and alignment that M or the batch decides must not
+// count. Where N and K are of whole 16 bytes an operand that cannot be read in place can be copied; where they are not,
+// the portable kernel takes all.
+const char* batch_invariance_obstacle(const MatmulProblem& problem) {
+  const int32_t run = static_cast<int32_t>(tensorops_alignment) / problem.dtype.size();
+  return problem.N % run == 0 && problem.K % run == 0 ? nullptr : "batch invariance, with N or K not of whole 16 bytes";
+}
+
+// a and b where the kernel reads them, and why that kernel is not TensorOps; null when it is.
+struct Placement {
+  StoredMatrix a;
+  StoredMatrix b;
+  const char* obstacle = nullptr;
+};
+
+// Adds the copies of operands that no kernel reads in place.
+Placement place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
+  const bool matrix_unit = device.has(Capability::tensorops);
+  const char* no_matrix_unit = matrix_unit ? nullptr : "the device has no matrix unit that its macOS lets us use";
+  const size_t itemsize = problem.dtype.size();
+  auto place = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
+    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
+    if (is_readable(x) || problem.K == 0) {
+      return stored;
+    }
+    return add_copy_of(plan, problem, x, rows, columns, stored.transposed);
+  };
+  auto place_aligned = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
+    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
+    if ((is_readable(x) && !tensorops_obstacle(stored, itemsize)) || problem.K == 0) {
+      return stored;
+    }
+    return add_copy_of(plan, problem, x, rows, columns, false);
+  };
+
+  if (problem.batch_invariant) {
+    const char* obstacle = matrix_unit ? batch_invariance_obstacle(problem) : no_matrix_unit;
+    if (!obstacle) {
+      return {place_aligned(problem.a, problem.M, problem.K), place_aligned(problem.b, problem.K, problem.N), nullptr};
+    }
+    return {place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
+  }
+  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), no_matrix_unit};
+  for (const auto* stored : {&placement.a, &placement.b}) {
+    if (!placement.obstacle && problem.K > 0) {
+      placement.obstacle = tensorops_obstacle(*stored, itemsize);
+    }
+  }
+  return placement;
+}
+
+GemmLayout layout_of(const Placement& operands) {
+  if (operands.a.transposed) {
+    return operands.b.transposed ? GemmLayout::tt : GemmLayout::tn;
+  }
+  return operands.b.transposed ? GemmLayout::nt : GemmLayout::nn;
+}
+
+GemmPrecision precision_of(const MatmulProblem& problem) {
+  if (problem.dtype == mlx::core::float16) {
+    return GemmPrecision::float16;
+  }
+  if (problem.dtype == mlx::core::bfloat16) {
+    return GemmPrecision::bfloat16;
+  }
+  return problem.relaxed ? GemmPrecision::float32_relaxed : GemmPrecision::float32;
+}
+
+constexpr size_t layout_count = 4;
+constexpr size_t precision_count = 4;
+constexpr std::array<const char*, layout_count> layout_names{"nn", "nt", "tn", "tt"};
+constexpr std::array<const char*, precision_count> precision_names{"float32", "float32_relaxed", "float16", "bfloat16"};
+
+// The kernels of one family by layout, precision and tile.
+template <size_t Tiles>
+class KernelTable {
+ public:
+  KernelTable(const char* variant, const char* family, Capability capability, const std::array<GemmTile, Tiles>& tiles)
+      : tiles_(tiles) {
+    for (size_t layout = 0; layout < layout_count; ++layout) {
+      for (size_t precision = 0; precision < precision_count; ++precision) {
+        for (size_t tile = 0; tile < Tiles; ++tile) {
+          const bool portable = capability == Capability::portable;
+          const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
+          const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
+          const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
+                                   std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
+          kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
+        }
+      }
+    }
+  }
+
+  const Kernel* operator()(GemmLayout layout, GemmPrecision precision, const GemmTile& tile) const {
+    const auto index = std::find(tiles_.begin(), tiles_.end(), tile) - tiles_.begin();
+    return kernels_[static_cast<size_t>(layout)][static_cast<size_t>(precision)][index];
+  }
+
+ private:
+  std::array<GemmTile, Tiles> tiles_;
+  std::array<std::array<std::array<const Kernel*, Tiles>, precision_count>, layout_count> kernels_;
+};
+
+const Kernel* kernel_of(const GemmShape& shape, const GemmTile& tile, bool tensorops) {
+  static const KernelTable portable("portable", "matmul", Capability::portable, portable_tiles);
+  static const KernelTable accelerated("tensorops", "matmul_tensorops", Capability::tensorops, tensorops_tiles);
+  return tensorops ? accelerated(shape.layout, shape.precision, tile) : portable(shape.layout, shape.precision, tile);
+}
+
+void copy_strides(const FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS>& from, int64_t* to) {
+  std::copy(from.begin(), from.end(), to);
+}
+
+MatmulAddend addend_of(const std::optional<MatmulOperand>& x) {
+  MatmulAddend addend{};
+  if (x) {
+    addend.row_stride = x->row_stride;
+    addend.col_stride = x->col_stride;
+    copy_strides(x->batch_strides, addend.batch_strides);
+  }
+  return addend;
+}
+
+MatmulArgs args_of(
+    const MatmulProblem& problem, const Placement& operands, int32_t tiles_m, int32_t tiles_n, int32_t walk_width
+) {
+  MatmulArgs args{};
+  args.M = problem.M;
+  args.N = problem.N;
+  args.K = problem.K;
+  args.batch_ndim = static_cast<int32_t>(problem.batch_shape.size());
+  args.tiles_m = tiles_m;
+  args.tiles_n = tiles_n;
+  args.walk_width = walk_width;
+  args.alpha = problem.epilogue.alpha;
+  args.beta = problem.epilogue.beta;
+  args.lda = operands.a.stride;
+  args.ldb = operands.b.stride;
+  std::copy(problem.batch_shape.begin(), problem.batch_shape.end(), args.batch_shape);
+  copy_strides(operands.a.batch_strides, args.a_batch_strides);
+  copy_strides(operands.b.batch_strides, args.b_batch_strides);
+  args.c = addend_of(problem.c);
+  args.bias = addend_of(problem.bias);
+  args.residual = addend_of(problem.residual);
+  return args;
+}
+
+// The constants that kernels/common/matmul_epilogue.h and kernels/matmul.metal declare.
+void add_constants(Launch& launch, const MatmulProblem& problem, const Placement& operands, bool tensorops) {
+  const size_t itemsize = problem.dtype.size();
+  auto add = [&](uint16_t index, bool value) { launch.constants.push_back(FunctionConstant::boolean(index, value)); };
+  auto vector = [&](const std::optional<MatmulOperand>& x) { return x && starts_runs_of_four(*x, itemsize); };
+  add(0, problem.c.has_value());
+  add(1, problem.bias.has_value());
+  add(2, problem.residual.has_value());
+  add(3, !problem.batch_shape.empty());
+  launch.constants.push_back(FunctionConstant::int32(4, problem.epilogue.activation));
+  add(5, problem.K > 0);
+  add(6, problem.N % 4 == 0);
+  add(7, vector(problem.c));
+  add(8, vector(problem.bias));
+  add(9, vector(problem.residual));
+  if (!tensorops) {
+    add(10, starts_runs_of_four(operands.a, itemsize));
+    add(11, starts_runs_of_four(operands.b, itemsize));
+  }
+}
+
+void add_arguments(Launch& launch, const MatmulProblem& problem, const Placement& operands, const MatmulArgs& args) {
+  auto addend = [](const std::optional<MatmulOperand>& x) {
+    return x ? Argument::input(x->input) : Argument::unused();
+  };
+  launch.arguments.push_back(problem.K > 0 ? operands.a.argument : Argument::unused());
+  launch.arguments.push_back(problem.K > 0 ? operands.b.argument : Argument::unused());
+  launch.arguments.push_back(Argument::output(0));
+  launch.push_bytes(args);
+  launch.arguments.push_back(addend(problem.c));
+  launch.arguments.push_back(addend(problem.bias));
+  launch.arguments.push_back(addend(problem.residual));
+}
+
+} // namespace
+
+const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device) {
+  Plan plan;
+  return place_operands(plan, problem, device).obstacle;
+}
+
+Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
+  Plan plan;
+  if (problem.empty()) {
+    return plan;
+  }
+  const Placement operands = place_operands(plan, problem, device);
+  const GemmShape shape{
+      problem.M,
+      problem.N,
+      problem.K,
+      problem.batch(),
+      layout_of(operands),
+      precision_of(problem),
+      problem.batch_invariant
+  };
+  const bool tensorops = !operands.obstacle;
+  const GemmTile tile = (tensorops ? choose_tensorops_tile(shape, device) : choose_portable_tile(shape, device)).tile;
+  const int32_t tiles_m = tile_count(problem.M, tile.m);
+  const int32_t tiles_n = tile_count(problem.N, tile.n);
+  const int32_t walk_width = choose_walk_width(shape, tile);
+
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = kernel_of(shape, tile, tensorops);
+  add_constants(launch, problem, operands, tensorops);
+  add_arguments(launch, problem, operands, args_of(problem, operands, tiles_m, tiles_n, walk_width));
+  launch.grid = walk_grid(tiles_m, tiles_n, walk_width, problem.batch());
+  launch.group = {128, 1, 1};
+  return plan;
+}
+
+} // namespace tessl

@@ -1,0 +1,103 @@
+#include "ops/op.h"
+
+#include <algorithm>
+#include <typeinfo>
+
+#include <mlx/allocator.h>
+#include <mlx/backend/cpu/encoder.h>
+
+#include "backends/emulator/emulator.h"
+#include "backends/metal/metal.h"
+#include "launch/trace.h"
+
+namespace tessl {
+namespace {
+
+// Allocates every output; false when none has an element, so that there is nothing to do.
+bool allocate(std::vector<mx::array>& outputs) {
+  for (auto& output : outputs) {
+    output.set_data(mx::allocator::malloc(output.nbytes()));
+  }
+  return std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.size() > 0; });
+}
+
+// The bytes that an array's elements span around its first one; strides may be negative.
+emulator::Buffer buffer_of(const mx::array& array) {
+  if (array.size() == 0) {
+    return {};
+  }
+  int64_t first = 0;
+  int64_t last = 0;
+  for (size_t i = 0; i < array.ndim(); ++i) {
+    const int64_t reach = (array.shape(i) - 1) * array.strides(i);
+    (reach < 0 ? first : last) += reach;
+  }
+  const auto itemsize = static_cast<int64_t>(array.itemsize());
+  return {
+      const_cast<char*>(array.data<char>()),
+      static_cast<size_t>((last + 1) * itemsize),
+      static_cast<size_t>(-first * itemsize)
+  };
+}
+
+std::vector<emulator::Buffer> buffers_of(const std::vector<mx::array>& arrays) {
+  std::vector<emulator::Buffer> buffers(arrays.size());
+  std::transform(arrays.begin(), arrays.end(), buffers.begin(), buffer_of);
+  return buffers;
+}
+
+} // namespace
+
+Op::Op(mx::Stream stream) : Primitive(stream) {
+  if (stream.device == mx::Device::cpu) {
+    emulation_ = current_emulation();
+  }
+}
+
+void Op::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  if (!allocate(outputs)) {
+    return;
+  }
+  auto& encoder = mx::cpu::get_command_encoder(stream());
+  for (const auto& input : inputs) {
+    encoder.set_input_array(input);
+  }
+  for (auto& output : outputs) {
+    encoder.set_output_array(output);
+  }
+  if (emulation_) {
+    encoder.dispatch(emulate(inputs, outputs));
+  } else {
+    trace_compute(name());
+    encoder.dispatch(compute(inputs, outputs));
+  }
+}
+
+std::function<void()> Op::emulate(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const {
+  auto planned = std::make_shared<const Plan>(plan(inputs, outputs, emulation_->device));
+  trace_launches(name(), "emulator", *planned);
+  return [planned, emulation = emulation_, in = buffers_of(inputs), out = buffers_of(outputs)] {
+    emulator::run(*planned, in, out, *emulation);
+  };
+}
+
+void Op::eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  if (!allocate(outputs)) {
+    return;
+  }
+  const auto planned = plan(inputs, outputs, metal::device_profile(device()));
+  trace_launches(name(), "metal", planned);
+  metal::encode(planned, inputs, outputs, stream());
+}
+
+bool Op::is_equivalent(const mx::Primitive& other) const {
+  if (typeid(*this) != typeid(other)) {
+    return false;
+  }
+  const auto& op = static_cast<const Op&>(other);
+  const bool same_emulation =
+      emulation_ == op.emulation_ || (emulation_ && op.emulation_ && *emulation_ == *op.emulation_);
+  return same_emulation && same_parameters(op);
+}
+
+} // namespace tessl

@@ -1,0 +1,23 @@
+"""TensorOps matmul, flash attention and quantized GEMM as MLX primitives, with the models that use them."""
+
+from . import _build_info, _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
+from ._dispatch import use_reference
+from ._trace import trace
+from .backends import backend_info, build_info, kernels_path
+from .emulation import emulate
+from .ops import linear, matmul
+
+__version__ = _build_info.VERSION
+
+__all__ = [
+    "__version__",
+    "backend_info",
+    "build_info",
+    "emulate",
+    "kernels_path",
+    "linear",
+    "matmul",
+    "reference",
+    "trace",
+    "use_reference",
+]

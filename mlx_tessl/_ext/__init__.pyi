@@ -1,0 +1,90 @@
+"""C++ primitives of mlx_tessl."""
+
+import mlx.core
+
+from mlx_tessl._ext import plan as plan
+
+
+def loaded_mlx_version() -> str:
+    """The version of the libmlx in this process."""
+
+def sees_mlx_arrays() -> bool:
+    """
+    Whether mlx.core.array is known here: false when mlx.core is not imported or uses another nanobind ABI.
+    """
+
+def set_blas_library(path: str) -> None:
+    """Where OpenBLAS is; it is opened at the first product."""
+
+def blas_description() -> str:
+    """What the BLAS library says of itself. Opens it."""
+
+def cpu_threads() -> int:
+    """Threads of the CPU backend."""
+
+def cpu_instruction_set() -> str:
+    """The vector kernels chosen for this CPU."""
+
+def metal_compiled() -> bool:
+    """Whether this build has the Metal backend."""
+
+def device_profile() -> dict:
+    """The GPU as planning sees it; only where metal_compiled()."""
+
+def tensorops_reason() -> str:
+    """
+    Why that GPU has, or has not, the TensorOps kernels; only where metal_compiled().
+    """
+
+def named_profile(gpu: str, macos: str) -> dict:
+    """A named GPU as planning sees it."""
+
+def push_emulation(gpu: str, macos: str, *, check: bool, order: str, seed: int, ulp_noise: float) -> None: ...
+
+def pop_emulation() -> None: ...
+
+def matmul(a: mlx.core.array, b: mlx.core.array, c: mlx.core.array | None = None, *, alpha: float = 1.0, beta: float = 0.0, bias: mlx.core.array | None = None, activation: str | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
+def linear(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, *, activation: str | None = None, residual: mlx.core.array | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
+class LaunchRecord:
+    """One dispatch of a traced op."""
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def capability(self) -> str: ...
+
+    @property
+    def threadgroup_memory(self) -> int: ...
+
+    @property
+    def constants(self) -> dict: ...
+
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+    @property
+    def group(self) -> tuple[int, int, int]: ...
+
+class TraceEntry:
+    """One evaluation of one op."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def launches(self) -> list[LaunchRecord]: ...
+
+    def __repr__(self) -> str: ...
+
+def start_trace() -> None: ...
+
+def take_trace() -> list[TraceEntry]: ...

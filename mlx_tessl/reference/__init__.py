@@ -1,0 +1,13 @@
+"""The readable twin of each op, in stock MLX ops: what the op means.
+
+Twins have the op's signature. They are the oracle in tests, what runs on a GPU that is not Metal, and what
+``mx.export_function`` can serialize (see :func:`mlx_tessl.use_reference`). ``precision`` and ``batch_invariant`` choose
+between ways to compute the same thing, and are ignored here.
+"""
+
+from .activations import activate
+from .attention import attention
+from .linear import linear
+from .matmul import matmul
+
+__all__ = ["activate", "attention", "linear", "matmul"]

@@ -1,0 +1,62 @@
+"""The same values in memory laid out as users' arrays come: transposed, sliced, reversed, off by one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+
+Layout = Callable[[np.ndarray, mx.Dtype], mx.array]
+
+
+def contiguous(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    return mx.array(x).astype(dtype)
+
+
+def transposed(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    if x.ndim < 2:
+        return contiguous(x, dtype)
+    return contiguous(np.ascontiguousarray(x.swapaxes(-1, -2)), dtype).swapaxes(-1, -2)
+
+
+def strided(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """Every second element of each axis; the elements between are NaN."""
+    if x.ndim == 0:
+        return contiguous(x, dtype)
+    every_second = tuple(slice(None, None, 2) for _ in x.shape)
+    gaps = np.full([2 * n for n in x.shape], np.nan, np.float32)
+    gaps[every_second] = x
+    whole = contiguous(gaps, dtype)
+    mx.eval(whole)
+    return whole[every_second]
+
+
+def offset(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """One element into a wider, NaN-filled array, so that neither base nor rows are aligned."""
+    if x.ndim == 0:
+        return contiguous(x, dtype)
+    wide = np.full((*x.shape[:-1], x.shape[-1] + 3), np.nan, np.float32)
+    wide[..., 1:-2] = x
+    whole = contiguous(wide, dtype)
+    mx.eval(whole)
+    return whole[..., 1:-2]
+
+
+def reversed_axes(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """Negative strides along every axis."""
+    if x.ndim == 0:
+        return contiguous(x, dtype)
+    backwards = tuple(slice(None, None, -1) for _ in x.shape)
+    whole = contiguous(np.ascontiguousarray(x[backwards]), dtype)
+    mx.eval(whole)
+    return whole[backwards]
+
+
+LAYOUTS: dict[str, Layout] = {
+    "contiguous": contiguous,
+    "transposed": transposed,
+    "strided": strided,
+    "offset": offset,
+    "reversed": reversed_axes,
+}

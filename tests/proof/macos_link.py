@@ -1,0 +1,301 @@
+"""Proves on Linux that the extension builds for arm64 macOS: `python tests/proof/macos_link.py`.
+
+Every C++ source is compiled for macOS and linked against the libmlx.dylib that Mac users install. The link is strict:
+* MLX symbols come from that library or not at all, so that a call to a function MLX hides fails by name;
+* libc++, libobjc and Accelerate offer exactly what the Apple-built binaries of MLX import from them, so that nothing of
+  another libc++ slips in; a libc++ name that MLX does without must be imported by a second, widely installed wheel for
+  the same macOS, and the report lists it;
+* no other library may be needed.
+Each run also plants the two mistakes and requires the link to refuse them. What it does not prove: that anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import lief
+import nanobind
+from toolbox import ROOT, cache_directory, pinned, zig
+
+# The oldest macOS that MLX has wheels for: the strictest choice. Headers and exported names of its wheel are those of
+# the wheel for macOS 26.
+MACOS = "14.0"
+PLATFORM = "macosx_14_0_arm64"
+
+# Imports more of libc++ than MLX does and runs on every macOS from 14.0 on.
+WITNESS = "onnxruntime==1.32.0"
+
+# Apple's SDK headers that metal-cpp includes and zig does not ship, as far as metal-cpp needs them.
+SDK_STAND_INS = {
+    "CoreFoundation/CoreFoundation.h": "typedef double CFTimeInterval;",
+    "IOSurface/IOSurfaceRef.h": "typedef struct __IOSurface* IOSurfaceRef;",
+}
+
+ALLOWED_LIBRARIES = {
+    "libmlx": "@rpath/libmlx.dylib",
+    "libc++": "/usr/lib/libc++.1.dylib",
+    "libobjc": "/usr/lib/libobjc.A.dylib",
+    "libSystem": "/usr/lib/libSystem.B.dylib",
+    "Accelerate": "/System/Library/Frameworks/Accelerate.framework/Versions/A/Accelerate",
+    "CPython": "@rpath/CPython",  # looked up in the interpreter at load time; nanobind lists the names
+}
+
+HIDDEN_CALL = """
+#include <mlx/backend/metal/device.h>
+extern "C" bool planted() { return mlx::core::metal::is_nax_available(); }
+"""
+FOREIGN_IMPORT = """
+#include <memory_resource>
+extern "C" void* planted() { return std::pmr::get_default_resource(); }
+"""
+
+
+class ProofError(Exception):
+    """The proof failed; the message is the finding."""
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """The parts of macOS wheels that the proof needs, unpacked."""
+
+    root: Path
+
+    @property
+    def libmlx(self) -> Path:
+        return self.root / "mlx/lib/libmlx.dylib"
+
+    @property
+    def core(self) -> Path:
+        return next(self.root.glob("mlx/core.cpython-*.so"))
+
+    @property
+    def witness(self) -> Path:
+        return next(self.root.glob("onnxruntime/capi/libonnxruntime.*.dylib"))
+
+
+def fetch_sdk() -> Sdk:
+    """Downloads the wheels once and keeps headers, libraries and the Python module of MLX."""
+    mlx = pinned("mlx")
+    root = cache_directory() / f"mlx-{mlx}-{PLATFORM}"
+    if not root.exists():
+        partial = Path(tempfile.mkdtemp(dir=cache_directory()))
+        for requirement in (f"mlx-metal=={mlx}", f"mlx=={mlx}", WITNESS):
+            unpack(download(requirement, partial), partial)
+        for name, text in SDK_STAND_INS.items():
+            (partial / "sdk" / name).parent.mkdir(parents=True, exist_ok=True)
+            (partial / "sdk" / name).write_text(f"#pragma once\n{text}\n")
+        partial.rename(root)
+    return Sdk(root)
+
+
+def download(requirement: str, directory: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    command += ["--platform", PLATFORM, "--python-version", "3.12", "-d", str(directory), requirement]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise ProofError(f"pip could not download {requirement} for {PLATFORM}:\n{result.stderr}")
+    return max(directory.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime_ns)
+
+
+def unpack(wheel: Path, root: Path) -> None:
+    wanted = re.compile(
+        r"mlx/include/.*|mlx/lib/libmlx\.dylib|mlx/core\.cpython-.*\.so|onnxruntime/capi/libonnxruntime\..*\.dylib"
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(root, [name for name in archive.namelist() if wanted.fullmatch(name)])
+    wheel.unlink()
+
+
+def imports_by_library(binary: Path) -> dict[str, set[str]]:
+    """Install name of a library (or "" for lookups in the process) to the names imported from it."""
+    parsed = lief.MachO.parse(str(binary))
+    if parsed is None:
+        raise ProofError(f"{binary} is no Mach-O file")
+    image = parsed.at(0)
+    own = lief.MachO.LoadCommand.TYPE.ID_DYLIB
+    libraries = [library.name for library in image.libraries if library.command != own]
+    names = defaultdict(set)
+    for symbol in image.imported_symbols:
+        ordinal = symbol.library_ordinal
+        names[libraries[ordinal - 1] if 0 < ordinal <= len(libraries) else ""].add(str(symbol.name))
+    return names
+
+
+def write_stub(path: Path, install_name: str, symbols: Iterable[str]) -> Path:
+    """A text-based dylib stub that exports `symbols` and nothing else."""
+    path.write_text(
+        "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\n"
+        f"install-name: '{install_name}'\nexports:\n  - targets: [ arm64-macos ]\n"
+        f"    symbols: [ {', '.join(repr(name) for name in sorted(symbols))} ]\n...\n"
+    )
+    return path
+
+
+def cpython_names() -> set[str]:
+    flags = (Path(nanobind.__file__).parent / "cmake/darwin-ld-cpython.sym").read_text().split()
+    return {name for name in flags if name.startswith("_")}
+
+
+def offered_names(sdk: Sdk) -> dict[str, set[str]]:
+    """What the stand-in of each system library exports."""
+    labels = ("libc++", "libobjc", "Accelerate")
+    offered = {label: mlx_names(sdk, label) for label in labels}
+    offered["libc++"] |= imports_by_library(sdk.witness)[ALLOWED_LIBRARIES["libc++"]]
+    offered["CPython"] = cpython_names()
+    return offered
+
+
+def mlx_names(sdk: Sdk, label: str) -> set[str]:
+    """What MLX's own binaries import from a system library."""
+    return set().union(*(imports_by_library(binary)[ALLOWED_LIBRARIES[label]] for binary in (sdk.libmlx, sdk.core)))
+
+
+class Builder:
+    """Compiles for macOS and links against what Apple-built binaries link against."""
+
+    def __init__(self, sdk: Sdk, work: Path) -> None:
+        self.target = f"aarch64-macos.{MACOS}"
+        self.work = work
+        nanobind_root = Path(nanobind.include_dir()).parent
+        includes = [
+            sdk.root / "sdk",
+            sdk.root / "mlx/include/metal_cpp",
+            sdk.root / "mlx/include",
+            nanobind_root / "include",
+            nanobind_root / "ext/robin_map/include",
+            Path(sysconfig.get_paths()["include"]),
+            ROOT / "csrc",
+            ROOT,
+        ]
+        self.flags = [
+            *("-std=c++20", "-O1", "-DNDEBUG", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
+            *("-Wall", "-Wextra", "-Werror=return-type", "-Wunguarded-availability"),
+            # The libc++ of the system, not the one zig would link in: keep to what that macOS version exports.
+            *("-U_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS", "-D_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1"),
+            *("-U_LIBCPP_DISABLE_VISIBILITY_ANNOTATIONS", "-fno-sized-deallocation"),
+            *("-D_METAL_", "-DACCELERATE_NEW_LAPACK", "-DNB_DOMAIN=mlx"),
+            *(f"-isystem{include}" for include in includes[:6]),
+            *(f"-I{include}" for include in includes[6:]),
+        ]
+        self.offered = offered_names(sdk)
+        self.libraries = [
+            sdk.libmlx,
+            *(
+                write_stub(work / f"{label}.tbd", ALLOWED_LIBRARIES[label], names)
+                for label, names in self.offered.items()
+            ),
+        ]
+
+    def compile(self, source: Path) -> Path:
+        """One object file; warnings are shown, errors raise."""
+        stem = "_".join(source.relative_to(ROOT).with_suffix("").parts) if ROOT in source.parents else source.stem
+        compiled = self.work / f"{stem}.o"
+        result = zig("c++", "-target", self.target, *self.flags, "-c", source, "-o", compiled)
+        if result.returncode:
+            raise ProofError(f"{source} does not compile for macOS {self.target}:\n{result.stderr}")
+        if result.stderr:
+            print(result.stderr, file=sys.stderr)
+        return compiled
+
+    def link(self, objects: list[Path]) -> Path:
+        """The shared library; raises with the undefined names."""
+        linked = self.work / "_ext.so"
+        linked.unlink(missing_ok=True)
+        result = zig(
+            *("c++", "-target", self.target, "-shared", "-nostdlib++", "-fno-sanitize=undefined"),
+            *("-Wl,-rpath,@loader_path/../mlx/lib", *objects, *self.libraries, "-o", linked),
+        )
+        if result.returncode or not linked.exists():
+            raise ProofError(f"the strict link failed:\n{result.stderr}")
+        return linked
+
+    def refuses(self, code: str, name: str) -> bool:
+        """Whether the link of `code`, which is sound C++, fails and tells `name`."""
+        source = self.work / "planted.cpp"
+        source.write_text(code)
+        try:
+            self.link([self.compile_planted(source)])
+        except ProofError as error:
+            return name in str(error)
+        return False
+
+    def compile_planted(self, source: Path) -> Path:
+        try:
+            return self.compile(source)
+        except ProofError as error:
+            raise SystemExit(f"a planted mistake must compile: {error}") from error
+
+
+def extension_sources(tree: Path = ROOT) -> list[Path]:
+    """All of the extension that a Mac builds."""
+    sources = sorted((tree / "csrc").rglob("*.cpp"))
+    return [source for source in sources if source.name != "no_metal.cpp"]
+
+
+def nanobind_source() -> Path:
+    return Path(nanobind.source_dir()) / "nb_combined.cpp"
+
+
+def check_imports(linked: Path) -> dict[str, set[str]]:
+    """The imports from each library; raises when one is needed that a Mac user need not have."""
+    imports = imports_by_library(linked)
+    foreign = set(imports) - set(ALLOWED_LIBRARIES.values())
+    if foreign:
+        raise ProofError(f"imports from {sorted(foreign)}: {[sorted(imports[name])[:5] for name in sorted(foreign)]}")
+    return {label: imports.get(name, set()) for label, name in ALLOWED_LIBRARIES.items()}
+
+
+def prove(sources: list[Path]) -> None:
+    """Compiles, links, checks and plants the two mistakes; prints a line on each."""
+    started = time.monotonic()
+    sdk = fetch_sdk()
+    work = Path(tempfile.mkdtemp(prefix="macos_link_"))
+    try:
+        builder = Builder(sdk, work)
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(builder.compile, sources))
+        print(f"  compiled {len(sources)} sources for arm64 macOS {MACOS} ({time.monotonic() - started:.0f} s)")
+        imports = check_imports(builder.link(objects))
+        print("  linked: " + ", ".join(f"{len(names)} names from {label}" for label, names in imports.items()))
+        beyond = sorted(imports["libc++"] - mlx_names(sdk, "libc++"))
+        print(f"  {len(beyond)} libc++ names that MLX does without, vouched for by {WITNESS}: {' '.join(beyond)}")
+        for code, name, what in (
+            (HIDDEN_CALL, "is_nax_available", "a call to a function that MLX hides"),
+            (FOREIGN_IMPORT, "get_default_resource", "an import that no Apple-built witness has"),
+        ):
+            if not builder.refuses(code, name):
+                raise ProofError(f"the link let pass {what}: {name}")
+            print(f"  refused as it must be: {what} ({name})")
+    finally:
+        shutil.rmtree(work)
+
+
+def main() -> int:
+    if version("nanobind") != pinned("nanobind"):
+        print(f"nanobind {version('nanobind')} is installed, {pinned('nanobind')} is pinned", file=sys.stderr)
+        return 1
+    print(f"macOS link proof: mlx {pinned('mlx')}, nanobind {pinned('nanobind')}, zig {version('ziglang')}")
+    try:
+        prove([*extension_sources(), nanobind_source()])
+    except ProofError as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    print("passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
