@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 
@@ -110,31 +110,6 @@ const void* advance(const void* data, Element element, int64_t count) {
 void* advance(void* data, Element element, int64_t count) {
   return static_cast<char*>(data) + count * size_of(element);
 }
-
-// Memory that a thread keeps between tasks.
-class Scratch {
- public:
-  float* reserve(int64_t count) {
-    if (count > capacity_) {
-      data_.reset();
-      data_.reset(static_cast<float*>(::operator new(static_cast<size_t>(count) * sizeof(float), cache_line)));
-      capacity_ = count;
-    }
-    return data_.get();
-  }
-
- private:
-  static constexpr std::align_val_t cache_line{64};
-
-  struct Free {
-    void operator()(float* data) const {
-      ::operator delete(data, cache_line);
-    }
-  };
-
-  std::unique_ptr<float, Free> data_;
-  int64_t capacity_ = 0;
-};
 
 thread_local Scratch a_scratch;
 thread_local Scratch b_scratch;

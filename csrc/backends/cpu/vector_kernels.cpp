@@ -305,12 +305,55 @@ void combine_any(
   });
 }
 
+TESSL_INLINE Floats larger(Floats x, Floats y) {
+  return x < y ? y : x;
+}
+
+TESSL_INLINE float max_lane(Floats x) {
+  float most = x[0];
+  for (int i = 1; i < lanes; ++i) {
+    most = most < x[i] ? x[i] : most;
+  }
+  return most;
+}
+
+// Lanes from `count` on become the lowest float, which no maximum is and whose exponential is 0.
+TESSL_INLINE Floats lowest_from(Floats x, int64_t count) {
+  for (int64_t i = count; i < lanes; ++i) {
+    x[i] = -0x1.fffffep127f;
+  }
+  return x;
+}
+
+float exponentials(float* row, float scale, int64_t count) {
+  const int64_t whole = count / lanes * lanes;
+  const int64_t rest = count - whole;
+  Floats most = splat(-0x1.fffffep127f);
+  for (int64_t i = 0; i < whole; i += lanes) {
+    most = larger(most, scale * load(row + i));
+  }
+  const Floats last = rest > 0 ? lowest_from(scale * load_first(row + whole, rest), rest) : most;
+  const float max = max_lane(larger(most, last));
+  Floats sum{};
+  for (int64_t i = 0; i < whole; i += lanes) {
+    const Floats e = exp_of_negative(scale * load(row + i) - max, Floats{});
+    store(row + i, e);
+    sum += e;
+  }
+  if (rest > 0) {
+    const Floats e = exp_of_negative(last - max, Floats{});
+    std::memcpy(row + whole, &e, static_cast<size_t>(rest) * sizeof(float));
+    sum += e;
+  }
+  return sum_lanes(sum);
+}
+
 } // namespace
 
 #define TESSL_STRING(name) #name
 #define TESSL_NAME(name) TESSL_STRING(name)
 
 extern const VectorKernels kernels;
-const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any};
+const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any, exponentials};
 
 } // namespace tessl::cpu::TESSL_CPU_ISA
