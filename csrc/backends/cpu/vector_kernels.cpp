@@ -336,12 +336,12 @@ float exponentials(float* row, float scale, int64_t count) {
   const float max = max_lane(larger(most, last));
   Floats sum{};
   for (int64_t i = 0; i < whole; i += lanes) {
-    const Floats e = exp_of_negative(scale * load(row + i) - max, Floats{});
+    const Floats e = exp_of_negative(scale * load(row + i) - max);
     store(row + i, e);
     sum += e;
   }
   if (rest > 0) {
-    const Floats e = exp_of_negative(last - max, Floats{});
+    const Floats e = exp_of_negative(last - max);
     std::memcpy(row + whole, &e, static_cast<size_t>(rest) * sizeof(float));
     sum += e;
   }
