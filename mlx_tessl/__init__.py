@@ -1,12 +1,13 @@
 """TensorOps matmul, flash attention and quantized GEMM as MLX primitives, with the models that use them."""
 
-from . import _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
-from ._build_info import VERSION as __version__
+from . import _build_info, _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
 from ._dispatch import use_reference
 from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import linear, matmul
+
+__version__ = _build_info.VERSION
 
 __all__ = [
     "__version__",

@@ -16,6 +16,8 @@ std::string_view trim_front(std::string_view text) {
   return start == std::string_view::npos ? std::string_view{} : text.substr(start);
 }
 
+constexpr std::string_view folder = "kernels/"; // as includes write it, whatever the folder is called
+
 // What follows `word` when `text` starts with it and it ends there.
 std::optional<std::string_view> after_word(std::string_view text, std::string_view word) {
   if (!text.starts_with(word)) {
@@ -28,19 +30,19 @@ std::optional<std::string_view> after_word(std::string_view text, std::string_vi
 
 class Flattener {
  public:
-  explicit Flattener(const fs::path& root) : root_(root) {
+  explicit Flattener(const fs::path& kernels) : kernels_(kernels) {
   }
 
-  // `includer` is the place that names the file, or empty for the family itself.
+  // `name` starts with kernels/; `includer` is the place that mentions it, or empty for the family itself.
   void append(const std::string& name, const std::string& includer) {
     if (!included_.insert(name).second) {
       return;
     }
-    std::ifstream file(root_ / name, std::ios::binary);
+    const auto path = kernels_ / name.substr(folder.size());
+    std::ifstream file(path, std::ios::binary);
     if (!file) {
       throw std::runtime_error(
-          "[mlx_tessl] there is no shader file " + (root_ / name).string() +
-          (includer.empty() ? "" : ", included by " + includer)
+          "[mlx_tessl] there is no shader file " + path.string() + (includer.empty() ? "" : ", included by " + includer)
       );
     }
     const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -72,8 +74,11 @@ class Flattener {
       }
 
       if (const auto included = quoted_include(directive, place)) {
+        if (!included->starts_with(folder)) {
+          refuse(place, "includes \"" + *included + "\", which does not start with kernels/");
+        }
         if (conditions > 0) {
-          throw std::runtime_error("[mlx_tessl] " + place + " includes \"" + *included + "\" under a condition");
+          refuse(place, "includes \"" + *included + "\" under a condition");
         }
         append(*included, place);
         mark_line(number + 1, name);
@@ -108,7 +113,7 @@ class Flattener {
     }
     const auto close = target->find('"', 1);
     if (!target->starts_with('"') || close == std::string_view::npos) {
-      throw std::runtime_error("[mlx_tessl] " + place + " has an #include that names no file");
+      refuse(place, "has an #include that names no file");
     }
     return std::string(target->substr(1, close - 1));
   }
@@ -137,7 +142,11 @@ class Flattener {
     }
   }
 
-  const fs::path& root_;
+  [[noreturn]] static void refuse(const std::string& place, const std::string& why) {
+    throw std::runtime_error("[mlx_tessl] " + place + " " + why);
+  }
+
+  const fs::path& kernels_;
   std::set<std::string> included_;
 };
 
@@ -145,7 +154,7 @@ class Flattener {
 
 ShaderSource flatten_shader(const std::filesystem::path& kernels, std::string_view family) {
   Flattener flattener(kernels);
-  flattener.append(std::string(family) + ".metal", "");
+  flattener.append(std::string(folder) + std::string(family) + ".metal", "");
   const auto hash = content_hash(flattener.text);
   return {std::move(flattener.text), hash};
 }

@@ -4,6 +4,7 @@ import mlx.core
 
 from mlx_tessl._ext import plan as plan
 
+
 def loaded_mlx_version() -> str:
     """The version of the libmlx in this process."""
 
@@ -39,47 +40,34 @@ def named_profile(gpu: str, macos: str) -> dict:
     """A named GPU as planning sees it."""
 
 def push_emulation(gpu: str, macos: str, *, check: bool, order: str, seed: int, ulp_noise: float) -> None: ...
+
 def pop_emulation() -> None: ...
-def matmul(
-    a: mlx.core.array,
-    b: mlx.core.array,
-    c: mlx.core.array | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    bias: mlx.core.array | None = None,
-    activation: str | None = None,
-    precision: str | None = None,
-    batch_invariant: bool = False,
-    stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None,
-) -> mlx.core.array: ...
-def linear(
-    x: mlx.core.array,
-    weight: mlx.core.array,
-    bias: mlx.core.array | None = None,
-    *,
-    activation: str | None = None,
-    residual: mlx.core.array | None = None,
-    precision: str | None = None,
-    batch_invariant: bool = False,
-    stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None,
-) -> mlx.core.array: ...
+
+def matmul(a: mlx.core.array, b: mlx.core.array, c: mlx.core.array | None = None, *, alpha: float = 1.0, beta: float = 0.0, bias: mlx.core.array | None = None, activation: str | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
+def linear(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, *, activation: str | None = None, residual: mlx.core.array | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 class LaunchRecord:
     """One dispatch of a traced op."""
 
     @property
     def kernel(self) -> str: ...
+
     @property
     def family(self) -> str: ...
+
     @property
     def capability(self) -> str: ...
+
     @property
     def threadgroup_memory(self) -> int: ...
+
     @property
     def constants(self) -> dict: ...
+
     @property
     def grid(self) -> tuple[int, int, int]: ...
+
     @property
     def group(self) -> tuple[int, int, int]: ...
 
@@ -88,11 +76,15 @@ class TraceEntry:
 
     @property
     def op(self) -> str: ...
+
     @property
     def backend(self) -> str: ...
+
     @property
     def launches(self) -> list[LaunchRecord]: ...
+
     def __repr__(self) -> str: ...
 
 def start_trace() -> None: ...
+
 def take_trace() -> list[TraceEntry]: ...

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+
 class Operand:
     """Shape and strides of an array that need not exist."""
 
@@ -12,10 +13,13 @@ class Argument:
 
     @property
     def role(self) -> str: ...
+
     @property
     def index(self) -> int: ...
+
     @property
     def size(self) -> int: ...
+
     @property
     def offset(self) -> int: ...
 
@@ -24,19 +28,27 @@ class Launch:
 
     @property
     def kernel(self) -> str: ...
+
     @property
     def family(self) -> str: ...
+
     @property
     def capability(self) -> str: ...
+
     @property
     def constants(self) -> dict: ...
+
     @property
     def arguments(self) -> list[Argument]: ...
+
     def bytes_of(self, argument: Argument) -> bytes: ...
+
     @property
     def threadgroup_memory(self) -> int: ...
+
     @property
     def grid(self) -> tuple[int, int, int]: ...
+
     @property
     def group(self) -> tuple[int, int, int]: ...
 
@@ -45,28 +57,15 @@ class Plan:
 
     @property
     def scratch(self) -> list[int]: ...
+
     @property
     def launches(self) -> list[Launch]: ...
 
 class Matmul:
     """A call of matmul on a device, as planning sees it."""
 
-    def __init__(
-        self,
-        dtype: str,
-        a: Operand,
-        b: Operand,
-        *,
-        c: Operand | None = None,
-        bias: Operand | None = None,
-        residual: Operand | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        activation: str | None = None,
-        relaxed: bool = False,
-        batch_invariant: bool = False,
-        gpu: str,
-        macos: str,
-    ) -> None: ...
+    def __init__(self, dtype: str, a: Operand, b: Operand, *, c: Operand | None = None, bias: Operand | None = None, residual: Operand | None = None, alpha: float = 1.0, beta: float = 0.0, activation: str | None = None, relaxed: bool = False, batch_invariant: bool = False, gpu: str, macos: str) -> None: ...
+
     def plan(self) -> Plan: ...
+
     def seconds_to_plan(self, repeats: int) -> float: ...

@@ -1,6 +1,7 @@
 """The ops of this package on ``mlx.core.array``; each has a twin of the same signature in ``mlx_tessl.reference``."""
 
+from .attention import attention
 from .linear import linear
 from .matmul import matmul
 
-__all__ = ["linear", "matmul"]
+__all__ = ["attention", "linear", "matmul"]

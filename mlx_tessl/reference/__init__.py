@@ -6,7 +6,8 @@ between ways to compute the same thing, and are ignored here.
 """
 
 from .activations import activate
+from .attention import attention
 from .linear import linear
 from .matmul import matmul
 
-__all__ = ["activate", "linear", "matmul"]
+__all__ = ["activate", "attention", "linear", "matmul"]

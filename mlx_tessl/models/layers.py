@@ -1,0 +1,18 @@
+"""Layers that several models share."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from ..ops import linear
+from ..ops.matmul import Activation
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` through :func:`mlx_tessl.linear`, which adds bias, activation and residual in the product's launch."""
+
+    def __call__(
+        self, x: mx.array, *, activation: Activation | None = None, residual: mx.array | None = None
+    ) -> mx.array:
+        return linear(x, self.weight, self.get("bias"), activation=activation, residual=residual)
