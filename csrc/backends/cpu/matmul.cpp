@@ -118,12 +118,13 @@ thread_local Scratch sums_scratch;
 // ---- what to compute with ----
 
 // The same product in the form that is computed: without a `c` that must not be read, and one with a single column as
-// its transpose, which has a single row: out [M, 1] and out [1, M] are the same.
+// its transpose, which has a single row: out [M, 1] and out [1, M] are the same. (Batch invariance needs the layout of
+// a to have no say in the kernel.)
 Matmul normalized(Matmul p) {
   if (p.beta == 0.0f) {
     p.c = {};
   }
-  if (p.N == 1 && p.M != 1) {
+  if (p.N == 1 && p.M != 1 && !p.batch_invariant) {
     std::swap(p.M, p.N);
     std::swap(p.a, p.b);
     for (MatrixView* view : {&p.a, &p.b, &p.c, &p.bias, &p.residual}) {

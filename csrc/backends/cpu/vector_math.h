@@ -51,7 +51,7 @@ TESSL_INLINE Floats silu(Floats x) {
   return times_sigmoid(x, x);
 }
 
-// x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), 0 where 2 u < -87. 4 + 2 |2 u| ulp for
+// x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), 0 where 2 u < -87. 4 + 3 |2 u| ulp for
 // x < 0, by the rounding of 2 u.
 TESSL_INLINE Floats gelu_tanh(Floats x) {
   return times_sigmoid(x, x * (1.59576912f + 0.0713548163f * (x * x)));
