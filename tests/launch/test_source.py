@@ -47,7 +47,11 @@ def test_each_include_stands_in_place_of_its_first_mention(kernels: Path) -> Non
 
 @pytest.mark.parametrize(
     "comment",
-    ['// #include "kernels/args/gone.h"\n', '/*\n#include "kernels/args/gone.h"\n*/\n', '/* * / // /*\n#include "x"\n*/\n'],
+    [
+        '// #include "kernels/args/gone.h"\n',
+        '/*\n#include "kernels/args/gone.h"\n*/\n',
+        '/* * / // /*\n#include "x"\n*/\n',
+    ],
 )
 def test_comments_include_nothing(kernels: Path, comment: str) -> None:
     assert "struct CopyArgs" in flatten(kernels, comment + '#include "kernels/args/copy.h"\n')
