@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from . import _ext
@@ -36,8 +39,17 @@ def emulate(
         ValueError: Unknown ``gpu``, ``macos`` or ``order``.
         RuntimeError: At evaluation, when a check finds something; the message names the kernel.
     """
+    _set_compile_command()
     _ext.push_emulation(gpu, macos, check=check, order=order, seed=seed, ulp_noise=ulp_noise)
     try:
         yield
     finally:
         _ext.pop_emulation()
+
+
+@cache
+def _set_compile_command() -> None:
+    """Tell the extension how to compile a kernel: in a process of its own, for it runs without the Python lock."""
+    from .emulator import runtime
+
+    runtime.configure([sys.executable, str(Path(__file__).parent / "emulator"), "compile"])
