@@ -1,8 +1,8 @@
 #include "launch/rows.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <stdexcept>
 
 namespace tessl {
 namespace {
@@ -39,6 +39,9 @@ bool extends_last_dimension(const RowsOfOperands& result, std::span<const Operan
 }
 
 void add_dimension(RowsOfOperands& result, std::span<const Operand> operands, size_t d, int32_t size) {
+  if (result.rows.shape.size() == ROWS_MAX_DIMS) {
+    throw std::invalid_argument("[mlx_tessl] the rows have more than 8 dimensions that do not merge");
+  }
   result.rows.shape.push_back(size);
   for (size_t i = 0; i < operands.size(); ++i) {
     result.sources[i].strides.push_back(stride_at(operands[i], d));

@@ -76,8 +76,10 @@ TESSL_INLINE float sum_over(int64_t count, Function f) {
   return sum_lanes(even + odd);
 }
 
+// 1 / (1 + e^-x), or e^x / (1 + e^x).
 TESSL_INLINE Floats sigmoid(Floats x) {
-  return times_sigmoid(splat(1.0f), x);
+  const Floats e = exp_of_negative(-magnitude(x));
+  return (x < 0.0f ? e : splat(1.0f)) / (1.0f + e);
 }
 
 void store_row(Element element, void* target, const float* source, int64_t count) {
@@ -224,9 +226,7 @@ float max(const float* x, int64_t count) {
 float exponentials(float* out, const float* x, float most, int64_t count) {
   return sum_over(count, [&](int64_t i, auto step) __attribute__((always_inline)) {
     const Floats v = step.get(x + i);
-    const Floats exponent = v == most ? Floats{} : v - most;
-    const Floats bounded = exponent < least_exponent ? splat(least_exponent) : exponent;
-    const Floats e = exponent < least_exponent ? Floats{} : exp_of_negative(bounded, Floats{});
+    const Floats e = exp_of_negative(v == most ? Floats{} : v - most);
     if (out != nullptr) {
       step.put(out + i, e);
     }
