@@ -5,7 +5,24 @@ from ._dispatch import use_reference
 from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
-from .ops import gated_rms_norm, geglu, layer_norm, linear, matmul, rms_norm, sigmoid_gate, swiglu
+from .ops import (
+    gated_rms_norm,
+    geglu,
+    l2_normalize,
+    layer_norm,
+    linear,
+    logsumexp,
+    matmul,
+    qk_norm_rope,
+    rms_norm,
+    rope,
+    rope_inv_freq,
+    row_max,
+    row_sum,
+    sigmoid_gate,
+    softmax,
+    swiglu,
+)
 
 __version__ = _build_info.VERSION
 
@@ -17,12 +34,20 @@ __all__ = [
     "gated_rms_norm",
     "geglu",
     "kernels_path",
+    "l2_normalize",
     "layer_norm",
     "linear",
+    "logsumexp",
     "matmul",
+    "qk_norm_rope",
     "reference",
     "rms_norm",
+    "rope",
+    "rope_inv_freq",
+    "row_max",
+    "row_sum",
     "sigmoid_gate",
+    "softmax",
     "swiglu",
     "trace",
     "use_reference",

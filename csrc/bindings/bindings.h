@@ -11,6 +11,8 @@ void bind_gates(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_norms(nanobind::module_& m);
 void bind_plans(nanobind::module_& m);
+void bind_reductions(nanobind::module_& m);
+void bind_rope(nanobind::module_& m);
 void bind_shaders(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 

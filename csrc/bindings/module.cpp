@@ -27,6 +27,8 @@ NB_MODULE(_ext, m) {
   tessl::bind_matmul(m);
   tessl::bind_norms(m);
   tessl::bind_plans(m);
+  tessl::bind_reductions(m);
+  tessl::bind_rope(m);
   tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

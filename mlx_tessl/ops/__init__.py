@@ -5,15 +5,25 @@ from .gates import geglu, sigmoid_gate, swiglu
 from .linear import linear
 from .matmul import matmul
 from .norms import gated_rms_norm, layer_norm, rms_norm
+from .reductions import l2_normalize, logsumexp, row_max, row_sum, softmax
+from .rope import qk_norm_rope, rope, rope_inv_freq
 
 __all__ = [
     "attention",
     "gated_rms_norm",
     "geglu",
+    "l2_normalize",
     "layer_norm",
     "linear",
+    "logsumexp",
     "matmul",
+    "qk_norm_rope",
     "rms_norm",
+    "rope",
+    "rope_inv_freq",
+    "row_max",
+    "row_sum",
     "sigmoid_gate",
+    "softmax",
     "swiglu",
 ]
