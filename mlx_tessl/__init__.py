@@ -6,6 +6,7 @@ from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import (
+    argmax,
     gated_rms_norm,
     geglu,
     l2_normalize,
@@ -19,6 +20,8 @@ from .ops import (
     rope_inv_freq,
     row_max,
     row_sum,
+    sample,
+    segment_mean,
     sigmoid_gate,
     softmax,
     swiglu,
@@ -28,6 +31,7 @@ __version__ = _build_info.VERSION
 
 __all__ = [
     "__version__",
+    "argmax",
     "backend_info",
     "build_info",
     "emulate",
@@ -46,6 +50,8 @@ __all__ = [
     "rope_inv_freq",
     "row_max",
     "row_sum",
+    "sample",
+    "segment_mean",
     "sigmoid_gate",
     "softmax",
     "swiglu",

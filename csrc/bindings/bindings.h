@@ -13,6 +13,8 @@ void bind_norms(nanobind::module_& m);
 void bind_plans(nanobind::module_& m);
 void bind_reductions(nanobind::module_& m);
 void bind_rope(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
+void bind_segment_mean(nanobind::module_& m);
 void bind_shaders(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 

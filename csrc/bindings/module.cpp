@@ -29,6 +29,8 @@ NB_MODULE(_ext, m) {
   tessl::bind_plans(m);
   tessl::bind_reductions(m);
   tessl::bind_rope(m);
+  tessl::bind_sampling(m);
+  tessl::bind_segment_mean(m);
   tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

@@ -40,6 +40,14 @@ mx::array repeated(const mx::array& x, int members, size_t ndim, mx::Stream s) {
   return mx::broadcast_to(x, shape, s);
 }
 
+bool is_mapped(int axis) {
+  return axis >= 0;
+}
+
+bool is_empty(const mx::Shape& shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
 bool all_empty(const Arrays& arrays) {
   return std::all_of(arrays.begin(), arrays.end(), [](const auto& array) { return array.size() == 0; });
 }
@@ -63,7 +71,7 @@ Arrays RowOp::vjp(
 
 Arrays RowOp::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   const auto shapes = output_shapes(primals);
-  if (std::all_of(shapes.begin(), shapes.end(), [](const auto& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); })) {
+  if (std::all_of(shapes.begin(), shapes.end(), is_empty)) {
     Arrays zeros;
     for (const auto& shape : shapes) {
       zeros.push_back(mx::zeros(shape, tangents[0].dtype(), stream()));
@@ -74,29 +82,35 @@ Arrays RowOp::jvp(const Arrays& primals, const Arrays& tangents, const std::vect
 }
 
 std::pair<Arrays, std::vector<int>> RowOp::vmap(const Arrays& inputs, const std::vector<int>& axes) {
-  const auto is_mapped = [](int axis) { return axis >= 0; };
   const auto rows_end = axes.begin() + static_cast<int64_t>(row_inputs());
   if (std::any_of(rows_end, axes.end(), is_mapped)) {
     const auto outputs = mx::vmap(meaning(), axes)(inputs);
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
-  const auto mapped = std::find_if(axes.begin(), rows_end, is_mapped);
-  if (mapped == rows_end) {
+  const auto rows_count = static_cast<int64_t>(row_inputs());
+  auto rows = stack_rows({inputs.begin(), inputs.begin() + rows_count}, {axes.begin(), rows_end}, stream());
+  if (!rows) {
     const auto outputs = apply(inputs);
     return {outputs, std::vector<int>(outputs.size(), -1)};
   }
-  const int members = inputs[mapped - axes.begin()].shape(*mapped);
-  const auto rows_count = static_cast<int64_t>(row_inputs());
-  auto rows = stack_for_vmap({inputs.begin(), inputs.begin() + rows_count}, {axes.begin(), rows_end}, stream());
-  const size_t ndim = rows[mapped - axes.begin()].ndim();
-  for (int64_t i = 0; i < rows_count; ++i) {
+  rows->insert(rows->end(), inputs.begin() + rows_count, inputs.end());
+  const auto outputs = apply(*rows);
+  return {outputs, std::vector<int>(outputs.size(), 0)};
+}
+
+std::optional<Arrays> stack_rows(const Arrays& rows, const std::vector<int>& axes, mx::Stream stream) {
+  const auto mapped = std::find_if(axes.begin(), axes.end(), is_mapped);
+  if (mapped == axes.end()) {
+    return std::nullopt;
+  }
+  const auto first = static_cast<size_t>(mapped - axes.begin());
+  auto stacked = stack_for_vmap(rows, axes, stream);
+  for (size_t i = 0; i < rows.size(); ++i) {
     if (!is_mapped(axes[i])) {
-      rows[i] = repeated(rows[i], members, ndim, stream());
+      stacked[i] = repeated(stacked[i], rows[first].shape(*mapped), stacked[first].ndim(), stream);
     }
   }
-  rows.insert(rows.end(), inputs.begin() + rows_count, inputs.end());
-  const auto outputs = apply(rows);
-  return {outputs, std::vector<int>(outputs.size(), 0)};
+  return stacked;
 }
 
 mx::Shape broadcast_shape(const Arrays& arrays) {

@@ -13,9 +13,12 @@ from .matmul import matmul
 from .norms import gated_rms_norm, layer_norm, rms_norm
 from .reductions import l2_normalize, logsumexp, row_max, row_sum, softmax
 from .rope import qk_norm_rope, rope, rope_inv_freq
+from .sampling import argmax, sample
+from .segment_mean import segment_mean
 
 __all__ = [
     "activate",
+    "argmax",
     "attention",
     "gated_rms_norm",
     "geglu",
@@ -30,6 +33,8 @@ __all__ = [
     "rope_inv_freq",
     "row_max",
     "row_sum",
+    "sample",
+    "segment_mean",
     "sigmoid_gate",
     "softmax",
     "swiglu",

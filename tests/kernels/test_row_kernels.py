@@ -29,6 +29,8 @@ ROW_OPS = {
     "logsumexp",
     "softmax",
     "l2_normalize",
+    "argmax",
+    "sample",
 }
 ROW_SPECS = [spec for spec in SPECS if spec.name in ROW_OPS]
 
@@ -48,6 +50,32 @@ def emulated(op: Callable[..., Any], inputs: dict[str, Any], keywords: dict[str,
     assert {entry.backend for entry in entries} <= {"emulator"}
     assert entries or all(output.size == 0 for output in outputs)
     return outputs
+
+
+LOGITS = np.array(
+    [
+        [np.nan, -np.inf, np.nan, -np.inf, -np.inf],
+        [-np.inf, -np.inf, -np.inf, -np.inf, -np.inf],
+        [np.nan, 1.0, 3.0, 3.0, 2.0],
+        [-np.inf, 1.0, np.inf, 3.0, np.inf],
+        [-0.0, 0.0, -1.0, -2.0, -3.0],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}], ids=str)
+def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
+    """No number above minus infinity gives 0; NaN is never chosen, the first infinity is, and -0 ties with 0."""
+    x, cold = mx.array(LOGITS), {"key": mx.random.key(0), "temperature": 1e-30, **keywords}
+    expected = [0, 0, 2, 2, 0]
+    assert mx.array_equal(mt.argmax(x, stream=mx.cpu), mx.array(expected))
+    assert mx.array_equal(emulated(mt.argmax, {"logits": x}, {})[0], mx.array(expected))
+    shader = emulated(mt.sample, {"logits": x}, cold)[0].tolist()
+    assert shader == mt.sample(x, **cold, stream=mx.cpu).tolist()
+    assert shader[:2] == [0, 0]
+    assert shader[2] in {2, 3}
+    assert shader[3] == 2
 
 
 def test_every_row_op_is_here() -> None:

@@ -134,3 +134,49 @@ def test_gradient_of_a_zero_row() -> None:
 def test_softmax_axis_is_a_view_away() -> None:
     x = normal(4, 5, 6)
     assert mx.allclose(mt.softmax(x, 1), mx.softmax(x, axis=1), atol=1e-6)
+
+
+# Sampling
+
+
+def test_same_key_same_choice() -> None:
+    logits = normal(20, 500)
+    a, b = mx.random.split(mx.random.key(3))
+    assert mx.array_equal(mt.sample(logits, key=a), mt.sample(logits, key=a))
+    assert not mx.array_equal(mt.sample(logits, key=a), mt.sample(logits, key=b))
+
+
+def test_the_global_key_is_that_of_mlx() -> None:
+    logits = normal(20, 500)
+    mx.random.seed(11)
+    first, second = mt.sample(logits), mt.sample(logits)
+    mx.random.seed(11)
+    assert mx.array_equal(first, mt.sample(logits))
+    assert not mx.array_equal(first, second)
+
+
+@pytest.mark.parametrize(("keywords", "kept"), [({}, 6), ({"top_k": 3}, 3), ({"top_p": 0.8}, 3), ({"top_k": 4, "top_p": 0.9}, 3)])
+def test_distribution(keywords: dict[str, float], kept: int) -> None:
+    """Chi-square of 40000 draws against the renormalised probabilities; 30 is beyond 1 in 10^4 for 5 degrees."""
+    probabilities = np.array([0.4, 0.25, 0.2, 0.08, 0.04, 0.03])
+    order = np.array([3, 0, 5, 1, 4, 2])
+    logits = np.empty(6, np.float32)
+    logits[order] = 2 * np.log(probabilities)
+    draws = 40000
+    rows = mx.broadcast_to(mx.array(logits), (draws, 6))
+    choices = np.array(mt.sample(rows, temperature=2.0, key=mx.random.key(5), **keywords))
+    counts = np.bincount(choices, minlength=6)[order]
+    expected = draws * probabilities[:kept] / probabilities[:kept].sum()
+    assert counts[kept:].sum() == 0
+    assert np.sum((counts[:kept] - expected) ** 2 / expected) < 30
+
+
+def test_ties_at_a_threshold_all_stay() -> None:
+    logits = mx.broadcast_to(mx.array([1.0, 0.0, 0.0, 0.0, -5.0]), (3000, 5))
+    assert set(np.array(mt.sample(logits, top_k=2, key=mx.random.key(0))).tolist()) == {0, 1, 2, 3}
+
+
+def test_an_index_is_constant_to_derivatives() -> None:
+    x = normal(3, 7)
+    for choose in (mt.argmax, lambda x: mt.sample(x, key=mx.random.key(0))):
+        assert not mx.any(mx.grad(lambda x: choose(x).astype(mx.float32).sum())(x)).item()  # noqa: B023

@@ -26,8 +26,11 @@ struct RowsInput {
     return data != nullptr;
   }
 
-  // `count` elements of row `row` from `column` on, in float32: in place where they are that, else in `scratch`, which
-  // has room for `count`.
+  // `count` elements from `index` on, along the columns, in float32: in place where they are that, else in `scratch`,
+  // which has room for `count`.
+  const float* at(int64_t index, int64_t count, float* scratch) const;
+
+  // `count` elements of row `row` from `column` on, as at().
   const float* read(const Rows& rows, int64_t row, int64_t column, int64_t count, float* scratch) const;
 };
 
