@@ -31,6 +31,7 @@ ROW_OPS = {
     "l2_normalize",
     "argmax",
     "sample",
+    "segment_mean",
 }
 ROW_SPECS = [spec for spec in SPECS if spec.name in ROW_OPS]
 

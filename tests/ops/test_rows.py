@@ -180,3 +180,14 @@ def test_an_index_is_constant_to_derivatives() -> None:
     x = normal(3, 7)
     for choose in (mt.argmax, lambda x: mt.sample(x, key=mx.random.key(0))):
         assert not mx.any(mx.grad(lambda x: choose(x).astype(mx.float32).sum())(x)).item()  # noqa: B023
+
+
+# Segments
+
+
+def test_nan_stays_in_its_segment() -> None:
+    x = normal(30, 8)
+    x[4] = float("nan")
+    x[29] = float("nan")
+    means = mt.segment_mean(x, mx.array([0, 10, 20]), mx.array([10, 10, 9]))
+    assert mx.array_equal(mx.isnan(means[:, 0]), mx.array([True, False, False]))
