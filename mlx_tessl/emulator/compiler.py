@@ -129,6 +129,8 @@ _CHECKED_FLAGS = (
     "-tsan-instrument-func-entry-exit=0",
     "-mllvm",
     "-tsan-instrument-atomics=0",
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
     "-DTESSL_CHECKED=1",
 )
 
