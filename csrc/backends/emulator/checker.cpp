@@ -90,6 +90,10 @@ void Checker::clear_ranges() {
   last_ = nullptr;
 }
 
+void Checker::begin_launch() {
+  first_threadgroup_ = threadgroup_ + 1;
+}
+
 void Checker::begin_threadgroup() {
   ++threadgroup_;
   threadgroup_epoch_ = device_epoch_ = 1;
@@ -123,7 +127,7 @@ ShadowedRange* Checker::find(uintptr_t address) {
 bool Checker::conflicts(
     const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
 ) const {
-  if (cell.threadgroup == 0 || (cell.atomic && atomic)) {
+  if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
   if (cell.threadgroup != threadgroup_) {

@@ -53,6 +53,9 @@ emu::Counters Machine::run(const Dispatch& dispatch, const Schedule& schedule, C
   active = this;
   checker_ = checker;
   bind(dispatch, schedule);
+  if (checker_ != nullptr) {
+    checker_->begin_launch();
+  }
   const auto& grid = dispatch.grid;
   for (uint32_t i : threadgroup_order(grid.x * grid.y * grid.z)) {
     public_.threadgroup = {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};

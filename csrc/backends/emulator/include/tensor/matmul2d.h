@@ -341,24 +341,25 @@ struct matmul2d {
   }
 
   template <int rows, int cols>
-  static auto layout_of() {
-    if constexpr (simdgroups == 0) {
-      return emu::ThreadLayout<rows, cols>{};
-    } else {
-      return emu::Layout<rows, cols, simdgroups, measured>{};
-    }
-  }
-  template <int rows, int cols>
-  using layout = decltype(layout_of<rows, cols>());
+  using layout = typename emu::ScopeLayout<simdgroups, rows, cols, measured>::type;
+  using left_layout = layout<descriptor.transpose_left ? K : M, descriptor.transpose_left ? M : K>;
+  using right_layout = layout<descriptor.transpose_right ? N : K, descriptor.transpose_right ? K : N>;
 
   template <typename L, typename R>
   using destination_role_of = destination_role<typename emu::ElementOf<L>::type, typename emu::ElementOf<R>::type>;
+
+  template <typename L, typename R, typename E>
+  using cooperative_tensor_destination_t = cooperative_tensor<E, layout<M, N>, destination_role_of<L, R>>;
+  template <typename LE, typename RE, typename DE>
+  using cooperative_tensor_left_input_t = cooperative_tensor<LE, left_layout, left_role>;
+  template <typename LE, typename RE, typename DE>
+  using cooperative_tensor_right_input_t = cooperative_tensor<RE, right_layout, right_role>;
 
   // L and R are the types of the operands, in the order of run().
   template <typename L, typename R, typename E, typename = int>
   auto get_destination_cooperative_tensor() const {
     static_assert(check_types<L, R, E>());
-    return cooperative_tensor<E, layout<M, N>, destination_role_of<L, R>>{};
+    return cooperative_tensor_destination_t<L, R, E>{};
   }
 
   // LE, RE and DE are element types.
@@ -366,21 +367,14 @@ struct matmul2d {
   auto get_left_input_cooperative_tensor() const {
     static_assert(check_types<LE, RE, DE>());
     check_input();
-    return cooperative_tensor<LE, layout<descriptor.transpose_left ? K : M, descriptor.transpose_left ? M : K>, left_role>{};
+    return cooperative_tensor_left_input_t<LE, RE, DE>{};
   }
   template <typename LE, typename RE, typename DE, typename Coordinate = int>
   auto get_right_input_cooperative_tensor() const {
     static_assert(check_types<LE, RE, DE>());
     check_input();
-    return cooperative_tensor<RE, layout<descriptor.transpose_right ? N : K, descriptor.transpose_right ? K : N>, right_role>{};
+    return cooperative_tensor_right_input_t<LE, RE, DE>{};
   }
-
-  template <typename L, typename R, typename E>
-  using cooperative_tensor_destination_t = decltype(declval<matmul2d>().template get_destination_cooperative_tensor<L, R, E>());
-  template <typename LE, typename RE, typename DE>
-  using cooperative_tensor_left_input_t = decltype(declval<matmul2d>().template get_left_input_cooperative_tensor<LE, RE, DE>());
-  template <typename LE, typename RE, typename DE>
-  using cooperative_tensor_right_input_t = decltype(declval<matmul2d>().template get_right_input_cooperative_tensor<LE, RE, DE>());
 
   template <typename Left, typename Right, typename Destination>
   EMU_INLINE void run(Left& left, Right& right, Destination& destination) const {
