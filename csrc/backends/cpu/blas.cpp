@@ -40,7 +40,8 @@ struct Blas {
 
 #if defined(__APPLE__)
 
-extern "C" Sgemm cblas_sgemm;
+// The name behind ACCELERATE_NEW_LAPACK, since macOS 13.3; the plain one is deprecated.
+extern "C" Sgemm cblas_sgemm asm("_cblas_sgemm$NEWLAPACK");
 
 // Accelerate runs on the matrix units that a cluster of cores shares, and chooses its threads itself.
 const Blas& blas() {
@@ -64,8 +65,8 @@ Function* find_symbol(void* library, const std::string& path, const char* name) 
   return reinterpret_cast<Function*>(symbol);
 }
 
-// OpenBLAS sets itself up for the CPU it finds, or for the one that OPENBLAS_CORETYPE names. The panels of a product are
-// our threads' work: its own threads would only compete with them.
+// OpenBLAS sets itself up for the CPU it finds, or for the one that OPENBLAS_CORETYPE names. The panels of a product
+// are our threads' work: its own threads would only compete with them.
 Blas open_blas() {
   const std::string* set_path = library_path.load(std::memory_order_acquire);
   if (set_path == nullptr) {

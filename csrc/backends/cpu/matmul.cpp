@@ -4,23 +4,23 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 
-// A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K) that
-// one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while they are
-// in cache. Sums of a float32 product stand in `out` itself. BLAS rounds an element as its place in a block decides: the
-// cut depends on shapes alone, so that the number of threads does not show in the result.
+// A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K)
+// that one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while
+// they are in cache. Sums of a float32 product stand in `out` itself. BLAS rounds an element as its place in a block
+// decides: the cut depends on shapes alone, so that the number of threads does not show in the result.
 
 namespace tessl::cpu {
 namespace {
 
-constexpr int64_t alignment = 32; // of blocks
+constexpr int64_t alignment = 32;     // of blocks
 constexpr int64_t wanted_blocks = 16; // of all products together: what an unlucky thread leaves, others take
 constexpr int64_t max_block_columns = 1024;
 
@@ -33,13 +33,16 @@ constexpr int64_t blas_depth = 1024;
 constexpr int64_t thin_panel_rows = 64;
 constexpr int64_t thin_cache = 64 * 1024;
 
-// Costs are in floating-point operations, about 1/80 ns each. Waking a thread costs about as much as the least task.
+// Costs are in floating-point operations, about 1/80 ns each. Waking a thread costs about as much as the least task;
+// BLAS loses speed in blocks of less than 128 rows and columns.
 constexpr double min_task_cost = 2e6;
+constexpr double min_blas_cost = 2e7;
 constexpr double max_task_cost = 1e9;
 constexpr double cost_per_byte = 8;
 constexpr double cost_of_epilogue = 64;
 
-// K is sliced where the outputs are too few to occupy the threads.
+// When K is sliced: see slice_count.
+constexpr int64_t min_combined_columns = 1024;
 constexpr int64_t min_slice = 4096;
 constexpr int64_t max_slices = 16;
 constexpr int64_t max_sliced_outputs = 128 * 128;
@@ -108,31 +111,6 @@ void* advance(void* data, Element element, int64_t count) {
   return static_cast<char*>(data) + count * size_of(element);
 }
 
-// Memory that a thread keeps between tasks.
-class Scratch {
- public:
-  float* reserve(int64_t count) {
-    if (count > capacity_) {
-      data_.reset();
-      data_.reset(static_cast<float*>(::operator new(static_cast<size_t>(count) * sizeof(float), cache_line)));
-      capacity_ = count;
-    }
-    return data_.get();
-  }
-
- private:
-  static constexpr std::align_val_t cache_line{64};
-
-  struct Free {
-    void operator()(float* data) const {
-      ::operator delete(data, cache_line);
-    }
-  };
-
-  std::unique_ptr<float, Free> data_;
-  int64_t capacity_ = 0;
-};
-
 thread_local Scratch a_scratch;
 thread_local Scratch b_scratch;
 thread_local Scratch sums_scratch;
@@ -140,12 +118,13 @@ thread_local Scratch sums_scratch;
 // ---- what to compute with ----
 
 // The same product in the form that is computed: without a `c` that must not be read, and one with a single column as
-// its transpose, which has a single row: out [M, 1] and out [1, M] are the same.
+// its transpose, which has a single row: out [M, 1] and out [1, M] are the same. (Batch invariance needs the layout of
+// a to have no say in the kernel.)
 Matmul normalized(Matmul p) {
   if (p.beta == 0.0f) {
     p.c = {};
   }
-  if (p.N == 1 && p.M != 1) {
+  if (p.N == 1 && p.M != 1 && !p.batch_invariant) {
     std::swap(p.M, p.N);
     std::swap(p.a, p.b);
     for (MatrixView* view : {&p.a, &p.b, &p.c, &p.bias, &p.residual}) {
@@ -164,6 +143,11 @@ bool steps_by_one(int64_t stride, int64_t extent) {
 bool is_thin(const Matmul& p) {
   const bool streams = steps_by_one(p.b.strides[0], p.K) || steps_by_one(p.b.strides[1], p.N);
   return p.batch_invariant || (p.M <= max_thin_rows && streams);
+}
+
+// Whether rows of b are streamed, weighted by a: fast where they are long.
+bool combines_rows(const Matmul& p) {
+  return p.M <= max_thin_rows && is_thin(p) && !steps_by_one(p.b.strides[0], p.K);
 }
 
 bool has_epilogue(const Matmul& p) {
@@ -190,7 +174,7 @@ BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Ra
   int64_t inner = columns.size();
   auto [outer_stride, inner_stride] = view.strides;
   const bool transposed = !steps_by_one(inner_stride, inner) &&
-      (steps_by_one(outer_stride, outer) || std::abs(outer_stride) < std::abs(inner_stride));
+                          (steps_by_one(outer_stride, outer) || std::abs(outer_stride) < std::abs(inner_stride));
   if (transposed) {
     std::swap(outer, inner);
     std::swap(outer_stride, inner_stride);
@@ -213,7 +197,8 @@ BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Ra
 class BlockSums {
  public:
   BlockSums(const Matmul& p, Range columns, Range depth)
-      : p_(p), thin_(is_thin(p)), element_(element_of(p)), columns_(columns), depth_(depth) {}
+      : p_(p), thin_(is_thin(p)), element_(element_of(p)), columns_(columns), depth_(depth) {
+  }
 
   int64_t panel_rows() const {
     if (thin_) {
@@ -240,9 +225,7 @@ class BlockSums {
       }
       const BlasOperand a = blas_operand(p_.a, element_, rows, slice, a_scratch);
       const bool accumulate = slice.begin != depth_.begin;
-      sgemm(
-          rows.size(), columns_.size(), slice.size(), a, b_, sums.data, sums.leading_dimension, accumulate
-      );
+      sgemm(rows.size(), columns_.size(), slice.size(), a, b_, sums.data, sums.leading_dimension, accumulate);
     });
   }
 
@@ -405,10 +388,12 @@ struct BlockShape {
 // The longer side is halved until there are enough blocks, or none of them takes long.
 BlockShape block_shape(const Matmul& p, int64_t wanted) {
   BlockShape block{p.M, is_thin(p) ? p.N : piece_length(p.N, ceil_div(p.N, max_block_columns))};
+  const double min_cost = is_thin(p) ? min_task_cost : min_blas_cost;
+  const int64_t min_side = combines_rows(p) ? min_combined_columns : alignment;
   for (;;) {
     const int64_t count = ceil_div(p.M, block.rows) * ceil_div(p.N, block.columns);
     const double block_cost = cost(p, block.rows, block.columns);
-    const bool divisible = std::max(block.rows, block.columns) >= 2 * alignment && block_cost >= 2 * min_task_cost;
+    const bool divisible = std::max(block.rows, block.columns) >= 2 * min_side && block_cost >= 2 * min_cost;
     if (!divisible || (count >= wanted && block_cost <= max_task_cost)) {
       return block;
     }
@@ -417,11 +402,16 @@ BlockShape block_shape(const Matmul& p, int64_t wanted) {
   }
 }
 
+// Slices of K, for outputs that are too few to occupy the threads, or too narrow to be read with speed.
 int64_t slice_count(const Matmul& p, int64_t blocks, int64_t wanted) {
-  if (blocks >= wanted || p.batch_invariant || p.M * p.N > max_sliced_outputs) {
+  if (blocks >= wanted || p.batch_invariant) {
     return 1;
   }
-  return std::clamp<int64_t>(p.K / min_slice, 1, max_slices);
+  if (combines_rows(p)) {
+    const auto affordable = static_cast<int64_t>(cost(p, p.M, p.N) / static_cast<double>(blocks) / min_task_cost);
+    return std::clamp<int64_t>(affordable, 1, ceil_div(wanted, blocks));
+  }
+  return p.M * p.N > max_sliced_outputs ? 1 : std::clamp<int64_t>(p.K / min_slice, 1, max_slices);
 }
 
 void add_product(Work& work, const Matmul& product, int64_t wanted) {
