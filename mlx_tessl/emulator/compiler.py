@@ -238,7 +238,10 @@ class Compiler:
         with tempfile.TemporaryDirectory(dir=self._cache) as directory:
             output = Path(directory) / "runtime.pch"
             command = [*self._toolchain.clang, *_flags(variant), "-x", "c++-header", "-Xclang", "-fno-pch-timestamp"]
-            _run([*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)], "cannot compile the runtime")
+            _run(
+                [*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)],
+                "cannot compile the runtime",
+            )
             os.replace(output, header)
 
     def _key(self, text: str, kernel: str, variant: Variant) -> str:

@@ -103,7 +103,9 @@ def translate(text: str, target: Target) -> Translation:
     instantiations = _take_instantiations(source)
     _rewrite_threadgroup_variables(source, target)
     optional = _optional_constants(source)
-    users = _ConstantUsers(source, {c.name: c.index for c in constants.direct if c.name not in optional}, constants.derived)
+    users = _ConstantUsers(
+        source, {c.name: c.index for c in constants.direct if c.name not in optional}, constants.derived
+    )
     _drop_attributes(source)
     _drop_duplicates(source)
     _rewrite_words(source)

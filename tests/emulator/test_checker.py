@@ -43,9 +43,19 @@ def test_with_all_barriers() -> None:
 
 
 @pytest.mark.parametrize("place", BARRIERS)
-@pytest.mark.parametrize("instead", ["", "threadgroup_barrier(mem_flags::mem_none);", "threadgroup_barrier(mem_flags::mem_device);", "simdgroup_barrier(mem_flags::mem_threadgroup);"])
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "",
+        "threadgroup_barrier(mem_flags::mem_none);",
+        "threadgroup_barrier(mem_flags::mem_device);",
+        "simdgroup_barrier(mem_flags::mem_threadgroup);",
+    ],
+)
 def test_a_missing_barrier(place: str, instead: str) -> None:
-    with pytest.raises(EmulatorError, match=r"race: thread \d+ of threadgroup .* threadgroup shared at byte|nothing has written"):
+    with pytest.raises(
+        EmulatorError, match=r"race: thread \d+ of threadgroup .* threadgroup shared at byte|nothing has written"
+    ):
         launch_exchange(**{place: instead})
 
 
@@ -63,13 +73,14 @@ def test_a_simdgroup_barrier_orders_its_own_lanes() -> None:
     metal(good).launch("own", [Out(out)], grid=1, group=64, check=True)
     assert np.array_equal(out, np.arange(64) ^ 5)
     for bad in ("", "simdgroup_barrier(mem_flags::mem_none);"):
-        with pytest.raises(EmulatorError, match="race|nothing has written"):
+        with pytest.raises(EmulatorError, match=r"race|nothing has written"):
             metal(text.replace("BARRIER", bad)).launch("own", [Out(out)], grid=1, group=64, check=True)
 
 
 def test_a_race_in_device_memory_within_a_threadgroup() -> None:
     text = """
-    kernel void device_race(device float* out [[buffer(0)]], device float* copy [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+    kernel void device_race(device float* out [[buffer(0)]], device float* copy [[buffer(1)]],
+                            uint i [[thread_position_in_threadgroup]]) {
       out[i] = i;
       threadgroup_barrier(FLAGS);
       copy[i] = out[i ^ 40];
@@ -77,13 +88,16 @@ def test_a_race_in_device_memory_within_a_threadgroup() -> None:
     """
     buffers = [Out(np.zeros(64, np.float32)), Out(np.zeros(64, np.float32))]
     metal(text.replace("FLAGS", "mem_flags::mem_device")).launch("device_race", buffers, grid=1, group=64, check=True)
-    with pytest.raises(EmulatorError, match="race: thread .* output 0 at byte"):
-        metal(text.replace("FLAGS", "mem_flags::mem_threadgroup")).launch("device_race", buffers, grid=1, group=64, check=True)
+    with pytest.raises(EmulatorError, match=r"race: thread .* output 0 at byte"):
+        metal(text.replace("FLAGS", "mem_flags::mem_threadgroup")).launch(
+            "device_race", buffers, grid=1, group=64, check=True
+        )
 
 
 def test_reading_the_output_of_another_threadgroup() -> None:
     text = """
-    kernel void neighbour(device float* out [[buffer(0)]], device float* sum [[buffer(1)]], uint g [[threadgroup_position_in_grid]]) {
+    kernel void neighbour(device float* out [[buffer(0)]], device float* sum [[buffer(1)]],
+                          uint g [[threadgroup_position_in_grid]]) {
       out[g] = g;
       sum[g] = g == 0 ? 0.0f : out[g - 1];
     }
@@ -95,7 +109,9 @@ def test_reading_the_output_of_another_threadgroup() -> None:
 
 def test_two_threadgroups_writing_one_element() -> None:
     text = "kernel void both(device float* out [[buffer(0)]]) { out[0] = 1; }"
-    with pytest.raises(EmulatorError, match="race: .* writes output 0 at byte 0, which a thread of another threadgroup wrote"):
+    with pytest.raises(
+        EmulatorError, match=r"race: .* writes output 0 at byte 0, which a thread of another threadgroup wrote"
+    ):
         metal(text).launch("both", [Out(np.zeros(1, np.float32))], grid=2, group=1, check=True)
 
 
@@ -112,7 +128,9 @@ kernel void copy(device const float* a [[buffer(0)]], device float* out [[buffer
 
 def launch_copy(less: str = "<", body: str = "out[i] = a[i];", n: int = 100, grid: int = 2) -> np.ndarray:
     a, out = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
-    metal(COPY.format(less=less, body=body)).launch("copy", [a, Out(out), np.uint32(n)], grid=grid, group=64, check=True)
+    metal(COPY.format(less=less, body=body)).launch(
+        "copy", [a, Out(out), np.uint32(n)], grid=grid, group=64, check=True
+    )
     return out
 
 
@@ -123,14 +141,20 @@ def test_the_copy_itself() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"less": "<="}, r"out of bounds: thread 36 of threadgroup \(1, 0, 0\) reads 4 bytes at byte 400 of input 0, which has 400"),
+        (
+            {"less": "<="},
+            r"out of bounds: thread 36 of threadgroup \(1, 0, 0\) reads 4 bytes at byte 400 of input 0, which has 400",
+        ),
         ({"body": "out[i + 1] = a[i];"}, "writes 4 bytes at byte 400 of output 1"),
         ({"body": "out[i] = a[int(i) - 1];"}, "reads 4 bytes at byte -4 of input 0"),
         ({"body": "out[i] = a[i + 100000000];"}, "far from every buffer"),
         ({"body": "tile[i] = a[i]; out[i] = tile[i];"}, "at byte 256 of threadgroup tile, which has 256 bytes"),
         ({"body": "out[i] = tile[i % 64];"}, "reads threadgroup tile at byte 0, which nothing has written"),
         ({"body": "out[i] = out[i] + a[i];"}, "reads output 1 at byte 0, which nothing has written"),
-        ({"body": "const_cast<device float*>(a)[i] = 1; out[i] = 1;"}, "writes input 0 at byte 0, which the launch binds as an input"),
+        (
+            {"body": "const_cast<device float*>(a)[i] = 1; out[i] = 1;"},
+            "writes input 0 at byte 0, which the launch binds as an input",
+        ),
         ({"n": 90}, "byte 360 of output 1, of 400, is not written: the grid does not cover the output"),
         ({"grid": 1}, "byte 256 of output 1, of 400, is not written"),
     ],
@@ -154,7 +178,10 @@ def test_results_that_depend_on_the_order_of_threads() -> None:
     ("condition", "message"),
     [
         ("if (i >= 100) { return; }", "a threadgroup barrier is reached after some threads have returned"),
-        ("if (i >= 64) { threadgroup_barrier(mem_flags::mem_none); out[i] = 0; return; }", "threads wait at different threadgroup barriers"),
+        (
+            "if (i >= 64) { threadgroup_barrier(mem_flags::mem_none); out[i] = 0; return; }",
+            "threads wait at different threadgroup barriers",
+        ),
     ],
 )
 def test_barriers_that_not_all_threads_reach(condition: str, message: str) -> None:
@@ -172,7 +199,7 @@ def test_barriers_that_not_all_threads_reach(condition: str, message: str) -> No
 def test_a_missing_barrier_before_matmul2d() -> None:
     a, b = np.ones((30, 64), np.float16), np.ones((64, 31), np.float16)
     arguments = [a, b, Out(np.zeros((30, 31), np.float32)), struct.pack("6i", 30, 31, 64, 64, 31, 31)]
-    with pytest.raises(EmulatorError, match="race: thread .* reads threadgroup (left|right)"):
+    with pytest.raises(EmulatorError, match=r"race: thread .* reads threadgroup (left|right)"):
         file("matmul2d", 400, "NO_BARRIER").launch("staged", arguments, grid=1, group=64, check=True)
 
 

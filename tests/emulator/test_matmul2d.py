@@ -77,7 +77,9 @@ def test_types_and_layouts(types: str, layout: str) -> None:
         assert_close(out, a, b)
 
 
-@pytest.mark.parametrize(("kernel", "M", "N", "threads"), [("one_simdgroup", 32, 32, 32), ("three_simdgroups", 48, 40, 96)])
+@pytest.mark.parametrize(
+    ("kernel", "M", "N", "threads"), [("one_simdgroup", 32, 32, 32), ("three_simdgroups", 48, 40, 96)]
+)
 def test_scopes(kernel: str, M: int, N: int, threads: int) -> None:
     a, b, out = operand(100, 64, np.float16), operand(64, 90, np.float16), np.zeros((100, 90), np.float32)
     grid = (-(-90 // N), -(-100 // M))
@@ -106,7 +108,9 @@ def test_relaxed_float_keeps_ten_bits_of_the_mantissa() -> None:
 def test_half_destination_is_rounded_once() -> None:
     # 2048 + 1 + 1 in half would stay 2048 at each step.
     a, out = np.array([[2048, 1, 1, 0]], np.float16), np.zeros((1, 1), np.float16)
-    source().launch("slices_half_half_nn", [a, np.ones((4, 1), np.float16), Out(out), problem(1, 1, 4)], grid=1, group=128)
+    source().launch(
+        "slices_half_half_nn", [a, np.ones((4, 1), np.float16), Out(out), problem(1, 1, 4)], grid=1, group=128
+    )
     assert out[0, 0] == 2050
 
 
@@ -114,7 +118,9 @@ def test_accumulating_to_device_memory() -> None:
     a, b = operand(40, 24, np.float16), operand(24, 50, np.float16)
     before = operand(40, 50, np.float32, 2)
     out = before.copy()
-    source().launch("accumulate_to_device", [a, b, Updated(out), problem(40, 50, 24)], grid=(2, 2), group=64, check=True)
+    source().launch(
+        "accumulate_to_device", [a, b, Updated(out), problem(40, 50, 24)], grid=(2, 2), group=64, check=True
+    )
     assert np.allclose(out, before + exact(a, b), atol=1e-5)
 
 
@@ -195,7 +201,9 @@ def test_other_layouts_are_drawn_anew_and_hold_each_element_once() -> None:
 @pytest.mark.parametrize("seed", [0, 7])
 def test_softmax_by_reductions(seed: int) -> None:
     a, b, out = operand(32, 40, np.float16), operand(64, 40, np.float16), np.zeros((32, 64), np.float32)
-    source().launch("softmax_rows", [a, b, Out(out), problem(32, 64, 40, 40, 40)], grid=1, group=32, check=True, seed=seed)
+    source().launch(
+        "softmax_rows", [a, b, Out(out), problem(32, 64, 40, 40, 40)], grid=1, group=32, check=True, seed=seed
+    )
     scores = exact(a, b.T)
     expected = np.exp(scores - scores.max(1, keepdims=True))
     expected /= expected.sum(1, keepdims=True)
@@ -234,7 +242,9 @@ def test_a_static_slice_past_the_end_of_k_gives_nan_and_is_reported() -> None:
     arguments = [a, b, Out(out), problem(16, 32, 40)]
     source().launch("static_slices", arguments, grid=1, group=32)
     assert np.isnan(out).all()
-    with pytest.raises(EmulatorError, match=r"past the end of its left operand: a static slice of 32 by 16 where 8 by 16 are left"):
+    with pytest.raises(
+        EmulatorError, match=r"past the end of its left operand: a static slice of 32 by 16 where 8 by 16 are left"
+    ):
         source().launch("static_slices", arguments, grid=1, group=32, check=True)
 
 
@@ -446,7 +456,9 @@ def test_scale_planes() -> None:
     """
     rng = np.random.default_rng(0)
     codes, exponents = rng.integers(0, 16, (32, 96)).astype(np.uint8), rng.integers(120, 134, (32, 3)).astype(np.uint8)
-    weights = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * np.repeat(2.0 ** (exponents.astype(int) - 127), 32, 1)
+    weights = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * np.repeat(
+        2.0 ** (exponents.astype(int) - 127), 32, 1
+    )
     a, out = operand(16, 96, np.float16), np.zeros((16, 16), np.float32)
     metal(text, 410).launch("scaled", [a, packed(codes, 4), exponents, Out(out)], grid=1, group=32)
     assert_close(out, a[:, 32:], weights[16:, 32:].astype(np.float32).T)

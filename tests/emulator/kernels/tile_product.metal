@@ -1,5 +1,5 @@
-#include <metal_stdlib>
 #include <metal_simdgroup_matrix>
+#include <metal_stdlib>
 using namespace metal;
 
 struct Sizes {
