@@ -130,6 +130,8 @@ _CHECKED_FLAGS = (
     "-tsan-instrument-func-entry-exit=0",
     "-mllvm",
     "-tsan-instrument-atomics=0",
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
     "-DTESSL_CHECKED=1",
 )
 
@@ -236,7 +238,10 @@ class Compiler:
         with tempfile.TemporaryDirectory(dir=self._cache) as directory:
             output = Path(directory) / "runtime.pch"
             command = [*self._toolchain.clang, *_flags(variant), "-x", "c++-header", "-Xclang", "-fno-pch-timestamp"]
-            _run([*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)], "cannot compile the runtime")
+            _run(
+                [*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)],
+                "cannot compile the runtime",
+            )
             os.replace(output, header)
 
     def _key(self, text: str, kernel: str, variant: Variant) -> str:
