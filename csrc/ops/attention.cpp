@@ -83,7 +83,7 @@ class Attention : public Op {
 
  protected:
   Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::logic_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
+    throw std::runtime_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {

@@ -135,8 +135,8 @@ void ThreadPool::start_workers() {
   started_ = true;
   for (int i = 1; i < size_; ++i) {
     try {
-      std::thread(&ThreadPool::work, this).detach();
-    } catch (const std::system_error&) {
+      new std::thread(&ThreadPool::work, this); // like the pool, never destroyed
+    } catch (const std::exception&) {
       return;
     }
   }

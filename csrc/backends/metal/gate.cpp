@@ -83,7 +83,7 @@ Trust check_tensorops(mx::Dtype dtype, const DeviceProfile& profile, mx::metal::
     if (std::ranges::all_of(plan.launches, [](const auto& launch) {
           return launch.kernel->capability == Capability::portable;
         })) {
-      throw std::logic_error("no tensorops kernel is planned for it");
+      throw std::runtime_error("no tensorops kernel is planned for it");
     }
     return run_alone(plan, {a, b}, out, device);
   });

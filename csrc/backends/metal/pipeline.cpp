@@ -51,7 +51,7 @@ MTL::DataType data_type(FunctionConstant::Type type) {
     case FunctionConstant::Type::float32:
       return MTL::DataTypeFloat;
   }
-  throw std::logic_error("[mlx_tessl] a function constant of unknown type");
+  throw std::runtime_error("[mlx_tessl] a function constant of unknown type");
 }
 
 // MLX keeps pipelines by library and this name: a constant that is missing here would be frozen at its first value.
