@@ -9,7 +9,6 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "backends/cpu/cpu_count.h"
