@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-WORDS = """
+VOCABULARY = """
 the quick brown fox jumps over a lazy dog while rain falls on northern hills and people read long books about machine
 learning history music trade ships winter bread mathematics rivers law medicine
-""".split()
+"""
 
 
 def texts(kind: str) -> list[str]:
     """256 short texts of 5 to 19 words, or 64 long ones of 80 to 199."""
     rng = np.random.default_rng(0)
     count, low, high = {"short": (256, 5, 20), "long": (64, 80, 200)}[kind]
-    return [" ".join(rng.choice(WORDS, rng.integers(low, high))) for _ in range(count)]
+    return [" ".join(rng.choice(VOCABULARY.split(), rng.integers(low, high))) for _ in range(count)]
 
 
 Encode = Callable[[list[str]], "np.ndarray[Any, Any]"]

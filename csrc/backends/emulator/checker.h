@@ -51,6 +51,16 @@ class ShadowedRange {
   Zeroed<uint8_t> written_;
 };
 
+constexpr bool reads(emu::Access access) {
+  return access != emu::Access::write && access != emu::Access::atomic_store;
+}
+constexpr bool writes(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::atomic_load;
+}
+constexpr bool is_atomic(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::write;
+}
+
 struct ThreadPlace {
   emu::Index3 threadgroup;
   uint32_t simdgroup = 0;
@@ -84,7 +94,7 @@ class Checker {
 
  private:
   bool conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic) const;
-  void report_race(const ShadowedRange& range, size_t offset, bool writes, const ShadowCell& other, bool other_wrote,
+  void report_race(const ShadowedRange& range, size_t offset, bool is_write, const ShadowCell& other, bool other_wrote,
                    const ThreadPlace& place);
 
   std::vector<ShadowedRange*> ranges_;
