@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "backends/cpu/cpu_count.h"
+#include "launch/decimal.h"
 
 namespace tessl::cpu {
 namespace {
@@ -32,7 +33,7 @@ int configured_size() {
   if (error != std::errc() || rest != end || size < 1 || size > max_threads) {
     throw std::invalid_argument(
         "[mlx_tessl] MLX_TESSL_NUM_THREADS is \"" + std::string(text) + "\"; expected a whole number from 1 to " +
-        std::to_string(max_threads) + "."
+        decimal(max_threads) + "."
     );
   }
   return size;

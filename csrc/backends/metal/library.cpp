@@ -25,7 +25,9 @@ const fs::path& binary_directory() {
     }
     const std::unique_ptr<char, decltype(&std::free)> path(realpath(info.dli_fname, nullptr), &std::free);
     if (!path) {
-      throw std::runtime_error("[mlx_tessl] the extension is no longer where it was loaded from: " + std::string(info.dli_fname));
+      throw std::runtime_error(
+          "[mlx_tessl] the extension is no longer where it was loaded from: " + std::string(info.dli_fname)
+      );
     }
     return fs::path(path.get()).parent_path();
   }();
