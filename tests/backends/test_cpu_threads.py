@@ -1,4 +1,4 @@
-"""What must hold of the thread pool and the BLAS library, each in a process of its own where it sets the environment."""
+"""What must hold of the thread pool and the BLAS library; what the environment sets, in processes of their own."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ bool supported(std::string_view instruction_set) {
   return instruction_set == "baseline";
 }
 
-const VectorKernels& kernels_of(std::string_view instruction_set) {
+const VectorKernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (instruction_set == "avx512") {
     return avx512::kernels;
