@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from . import _build_info, _ext
+from .emulator import compiler
 
 
 def build_info() -> dict[str, str]:
@@ -69,4 +70,8 @@ def _path_of(info: dict[str, Any]) -> dict[str, str]:
 
 
 def _emulator_info() -> dict[str, Any]:
-    return {"usable": False, "reason": "this build has no emulator"}
+    try:
+        toolchain = compiler.Toolchain.find()
+    except compiler.CompileError as error:
+        return {"usable": False, "reason": str(error)}
+    return {"usable": True, "reason": f"kernels are compiled by {toolchain.name}"}

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from . import _ext
+from .emulator import compiler, runtime
+from .emulator.meter import Meter
 
 Order = Literal["forward", "reverse", "shuffled"]
 
@@ -18,10 +23,11 @@ def emulate(
     order: Order = "forward",
     seed: int = 0,
     ulp_noise: float = 0.0,
-) -> Iterator[None]:
+) -> Iterator[Meter]:
     """Ops built within it on a CPU stream run their Metal shaders in the emulator, as planned for the given device.
 
-    The choice is fixed when an op is built, not when it is evaluated. See ``docs/emulator.md`` for what a pass proves.
+    The choice is fixed when an op is built, not when it is evaluated. Kernels are compiled at first use, a second or
+    so each, into a cache (see ``docs/emulator.md``, which also tells what a pass proves).
 
     Args:
         gpu: ``"m1"`` to ``"m5-max"``; GPUs before M5 take the portable kernels.
@@ -32,12 +38,31 @@ def emulate(
         seed: Of shuffles and of the layout of cooperative tensors.
         ulp_noise: Units in the last place by which ``fast::`` functions may err.
 
+    Yields:
+        A meter, filled when the block ends with what each launch evaluated in the process meanwhile did; ``print`` it
+        for a table.
+
     Raises:
         ValueError: Unknown ``gpu``, ``macos`` or ``order``.
-        RuntimeError: At evaluation, when a check finds something; the message names the kernel.
+        RuntimeError: No compiler was found; or, at evaluation, a check found something: the message names the kernel.
+
+    >>> with mt.emulate(gpu="m1", macos="15.0", check=True) as meter:
+    ...     mx.eval(mt.matmul(a, b))
+    >>> meter[0].kernel
+    'matmul_portable_nn_float32_32x32'
     """
+    _configure()
     _ext.push_emulation(gpu, macos, check=check, order=order, seed=seed, ulp_noise=ulp_noise)
+    meter = Meter()
+    runtime.take_readings()
     try:
-        yield
+        yield meter
     finally:
         _ext.pop_emulation()
+        meter.extend(runtime.take_readings())
+
+
+@cache
+def _configure() -> None:
+    """Tells the C++ side how to compile a kernel: in a process of its own, so that no Python lock is needed."""
+    runtime.configure([sys.executable, str(Path(compiler.__file__).parent), "compile"])

@@ -4,6 +4,7 @@
 
 namespace tessl {
 
+void bind_attention(nanobind::module_& m);
 void bind_backends(nanobind::module_& m);
 void bind_emulation(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);

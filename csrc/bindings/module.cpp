@@ -20,6 +20,7 @@ NB_MODULE(_ext, m) {
       [] { return nb::type<mlx::core::array>().is_valid(); },
       "Whether mlx.core.array is known here: false when mlx.core is not imported or uses another nanobind ABI."
   );
+  tessl::bind_attention(m);
   tessl::bind_backends(m);
   tessl::bind_emulation(m);
   tessl::bind_matmul(m);

@@ -64,8 +64,8 @@ Function* find_symbol(void* library, const std::string& path, const char* name) 
   return reinterpret_cast<Function*>(symbol);
 }
 
-// OpenBLAS sets itself up for the CPU it finds, or for the one that OPENBLAS_CORETYPE names. The panels of a product are
-// our threads' work: its own threads would only compete with them.
+// OpenBLAS sets itself up for the CPU it finds, or for the one that OPENBLAS_CORETYPE names. The panels of a product
+// are our threads' work: its own threads would only compete with them.
 Blas open_blas() {
   const std::string* set_path = library_path.load(std::memory_order_acquire);
   if (set_path == nullptr) {

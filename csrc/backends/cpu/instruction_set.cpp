@@ -28,13 +28,14 @@ namespace {
 bool supported(std::string_view instruction_set) {
 #if defined(__x86_64__)
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+                        __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
   if (instruction_set == "avx2") {
     return has_avx2;
   }
   if (instruction_set == "avx512") {
     return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
   }
 #endif
   return instruction_set == "baseline";

@@ -14,15 +14,15 @@
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 
-// A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K) that
-// one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while they are
-// in cache. Sums of a float32 product stand in `out` itself. BLAS rounds an element as its place in a block decides: the
-// cut depends on shapes alone, so that the number of threads does not show in the result.
+// A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K)
+// that one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while
+// they are in cache. Sums of a float32 product stand in `out` itself. BLAS rounds an element as its place in a block
+// decides: the cut depends on shapes alone, so that the number of threads does not show in the result.
 
 namespace tessl::cpu {
 namespace {
 
-constexpr int64_t alignment = 32; // of blocks
+constexpr int64_t alignment = 32;     // of blocks
 constexpr int64_t wanted_blocks = 16; // of all products together: what an unlucky thread leaves, others take
 constexpr int64_t max_block_columns = 1024;
 
@@ -35,8 +35,10 @@ constexpr int64_t blas_depth = 1024;
 constexpr int64_t thin_panel_rows = 64;
 constexpr int64_t thin_cache = 64 * 1024;
 
-// Costs are in floating-point operations, about 1/80 ns each. Waking a thread costs about as much as the least task.
+// Costs are in floating-point operations, about 1/80 ns each. Waking a thread costs about as much as the least task;
+// BLAS loses speed in blocks of less than 128 rows and columns.
 constexpr double min_task_cost = 2e6;
+constexpr double min_blas_cost = 2e7;
 constexpr double max_task_cost = 1e9;
 constexpr double cost_per_byte = 8;
 constexpr double cost_of_epilogue = 64;
@@ -127,7 +129,7 @@ BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Ra
   int64_t inner = columns.size();
   auto [outer_stride, inner_stride] = view.strides;
   const bool transposed = !steps_by_one(inner_stride, inner) &&
-      (steps_by_one(outer_stride, outer) || std::abs(outer_stride) < std::abs(inner_stride));
+                          (steps_by_one(outer_stride, outer) || std::abs(outer_stride) < std::abs(inner_stride));
   if (transposed) {
     std::swap(outer, inner);
     std::swap(outer_stride, inner_stride);
@@ -150,7 +152,8 @@ BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Ra
 class BlockSums {
  public:
   BlockSums(const Matmul& p, Range columns, Range depth)
-      : p_(p), thin_(is_thin(p)), element_(element_of(p.dtype)), columns_(columns), depth_(depth) {}
+      : p_(p), thin_(is_thin(p)), element_(element_of(p.dtype)), columns_(columns), depth_(depth) {
+  }
 
   int64_t panel_rows() const {
     if (thin_) {
@@ -177,9 +180,7 @@ class BlockSums {
       }
       const BlasOperand a = blas_operand(p_.a, element_, rows, slice, a_scratch);
       const bool accumulate = slice.begin != depth_.begin;
-      sgemm(
-          rows.size(), columns_.size(), slice.size(), a, b_, sums.data, sums.leading_dimension, accumulate
-      );
+      sgemm(rows.size(), columns_.size(), slice.size(), a, b_, sums.data, sums.leading_dimension, accumulate);
     });
   }
 
@@ -345,7 +346,8 @@ BlockShape block_shape(const Matmul& p, int64_t wanted) {
   for (;;) {
     const int64_t count = ceil_div(p.M, block.rows) * ceil_div(p.N, block.columns);
     const double block_cost = cost(p, block.rows, block.columns);
-    const bool divisible = std::max(block.rows, block.columns) >= 2 * alignment && block_cost >= 2 * min_task_cost;
+    const double min_cost = is_thin(p) ? min_task_cost : min_blas_cost;
+    const bool divisible = std::max(block.rows, block.columns) >= 2 * alignment && block_cost >= 2 * min_cost;
     if (!divisible || (count >= wanted && block_cost <= max_task_cost)) {
       return block;
     }

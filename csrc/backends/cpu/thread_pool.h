@@ -47,10 +47,11 @@ class ThreadPool {
     int64_t count = 0;
     std::atomic<int64_t> next{0};
     std::atomic<int> helpers{0}; // workers inside; changed under mutex_
-    std::exception_ptr error; // guarded by mutex_
+    std::exception_ptr error;    // guarded by mutex_
   };
 
-  explicit ThreadPool(int size) : size_(size) {}
+  explicit ThreadPool(int size) : size_(size) {
+  }
 
   void run(Job& job);
   void take_part(Job& job);
@@ -64,9 +65,9 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable job_opened_;
   std::condition_variable helper_left_;
-  std::vector<Job*> open_jobs_; // those that may have indices left; guarded by mutex_
+  std::vector<Job*> open_jobs_;    // those that may have indices left; guarded by mutex_
   std::atomic<int> open_count_{0}; // open_jobs_.size(), for threads that spin
-  bool started_ = false; // guarded by mutex_
+  bool started_ = false;           // guarded by mutex_
 };
 
 } // namespace tessl::cpu

@@ -57,10 +57,15 @@ void load_any(Element element, float* target, const void* source, int64_t stride
   with_type(element, [&](auto type) { load_elements(target, at<decltype(type)>(source, 0), stride, count); });
 }
 
-// The values of one chunk on their way through the epilogue; what lies past its count is computed and dropped.
+// Values on their way through the epilogue, by whole vectors: zeros follow the last one.
 struct Chunk {
-  float values[chunk];
+  float values[chunk + lanes];
   int64_t count;
+
+  Chunk(const float* source, int64_t size) : count(size) {
+    std::memcpy(values, source, static_cast<size_t>(count) * sizeof(float));
+    store(values + count, Floats{});
+  }
 
   template <typename Function>
   void apply(Function f) {
@@ -74,10 +79,37 @@ struct Chunk {
     if (row.data == nullptr) {
       return;
     }
-    float addend[chunk];
-    load_elements(addend, at<T>(row.data, start * row.stride), row.stride, count);
-    for (int64_t i = 0; i < count; i += lanes) {
-      store(values + i, read<Floats>(values + i) + factor * read<Floats>(addend + i));
+    const T* addend = at<T>(row.data, start * row.stride);
+    float gathered[chunk];
+    if (row.stride == 1) {
+      add_contiguous(factor, addend);
+    } else {
+      load_strided(gathered, addend, row.stride, count);
+      add_contiguous(factor, gathered);
+    }
+  }
+
+  template <typename T>
+  void add_contiguous(float factor, const T* addend) {
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      store(values + i, read<Floats>(values + i) + factor * load(addend + i));
+    }
+    if (i < count) {
+      store(values + i, read<Floats>(values + i) + factor * load_first(addend + i, count - i));
+    }
+  }
+
+  template <typename T>
+  void write_to(T* target) const {
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      store(target + i, read<Floats>(values + i));
+    }
+    if (i < count) {
+      T rest[lanes];
+      store(rest, read<Floats>(values + i));
+      std::memcpy(target + i, rest, static_cast<size_t>(count - i) * sizeof(T));
     }
   }
 
@@ -99,20 +131,16 @@ struct Chunk {
 
 template <typename T>
 void finish_row(T* out, const float* sums, const EpilogueRow& row, int64_t count) {
-  Chunk x{};
   for (int64_t start = 0; start < count; start += chunk) {
-    x.count = least(chunk, count - start);
-    std::memcpy(x.values, sums + start, static_cast<size_t>(x.count) * sizeof(float));
-    x.apply([&](Floats v) { return row.alpha * v; });
+    Chunk x(sums + start, least(chunk, count - start));
+    if (row.alpha != 1.0f) {
+      x.apply([&](Floats v) { return row.alpha * v; });
+    }
     x.add<T>(row.beta, row.c, start);
     x.add<T>(1.0f, row.bias, start);
     x.activate(row.activation);
     x.add<T>(1.0f, row.residual, start);
-    T rounded[chunk];
-    for (int64_t i = 0; i < x.count; i += lanes) {
-      store(rounded + i, read<Floats>(x.values + i));
-    }
-    std::memcpy(out + start, rounded, static_cast<size_t>(x.count) * sizeof(T));
+    x.write_to(out + start);
   }
 }
 
@@ -163,14 +191,7 @@ void dot_block(float* sums, int64_t ld_sums, const float* a, int64_t lda, const 
 // Four columns of `b` for one or two rows of `a`, two for more: as many accumulators as 16 registers allow.
 template <int Rows, typename T>
 void dot_rows(
-    float* sums,
-    int64_t ld_sums,
-    const float* a,
-    int64_t lda,
-    const T* b,
-    int64_t ldb,
-    int64_t N,
-    int64_t K
+    float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t N, int64_t K
 ) {
   constexpr int columns = Rows <= 2 ? 4 : 2;
   int64_t n = 0;
@@ -185,12 +206,7 @@ void dot_rows(
 // Adds `Depth` rows of `b`, each weighted by an element of every row of `a`, to `count` sums.
 template <int Rows, int Depth, typename T>
 TESSL_INLINE void combine_step(
-    float (*sums)[chunk],
-    const float* a,
-    int64_t lda,
-    const T* b,
-    int64_t ldb,
-    int64_t count
+    float (*sums)[chunk], const float* a, int64_t lda, const T* b, int64_t ldb, int64_t count
 ) {
   int64_t i = 0;
   const auto step = [&](auto load_b) __attribute__((always_inline)) {
@@ -216,14 +232,7 @@ TESSL_INLINE void combine_step(
 
 template <int Rows, typename T>
 void combine_rows(
-    float* sums,
-    int64_t ld_sums,
-    const float* a,
-    int64_t lda,
-    const T* b,
-    int64_t ldb,
-    int64_t N,
-    int64_t K
+    float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t N, int64_t K
 ) {
   constexpr int depth = 4;
   for (int64_t start = 0; start < N; start += chunk) {
@@ -273,9 +282,7 @@ void dot_any(
     int64_t K
 ) {
   with_type(element, [&](auto type) {
-    with_rows(M, [&]<int Rows>() {
-      dot_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K);
-    });
+    with_rows(M, [&]<int Rows>() { dot_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K); });
   });
 }
 
@@ -292,10 +299,51 @@ void combine_any(
     int64_t K
 ) {
   with_type(element, [&](auto type) {
-    with_rows(M, [&]<int Rows>() {
-      combine_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K);
-    });
+    with_rows(M, [&]<int Rows>() { combine_rows<Rows>(sums, ld_sums, a, lda, at<decltype(type)>(b, 0), ldb, N, K); });
   });
+}
+
+TESSL_INLINE Floats larger(Floats x, Floats y) {
+  return x < y ? y : x;
+}
+
+TESSL_INLINE float max_lane(Floats x) {
+  float most = x[0];
+  for (int i = 1; i < lanes; ++i) {
+    most = most < x[i] ? x[i] : most;
+  }
+  return most;
+}
+
+// Lanes from `count` on become the lowest float, which no maximum is and whose exponential is 0.
+TESSL_INLINE Floats lowest_from(Floats x, int64_t count) {
+  for (int64_t i = count; i < lanes; ++i) {
+    x[i] = -0x1.fffffep127f;
+  }
+  return x;
+}
+
+float exponentials(float* row, float scale, int64_t count) {
+  const int64_t whole = count / lanes * lanes;
+  const int64_t rest = count - whole;
+  Floats most = splat(-0x1.fffffep127f);
+  for (int64_t i = 0; i < whole; i += lanes) {
+    most = larger(most, scale * load(row + i));
+  }
+  const Floats last = rest > 0 ? lowest_from(scale * load_first(row + whole, rest), rest) : most;
+  const float max = max_lane(larger(most, last));
+  Floats sum{};
+  for (int64_t i = 0; i < whole; i += lanes) {
+    const Floats e = exp_of_negative(scale * load(row + i) - max, Floats{});
+    store(row + i, e);
+    sum += e;
+  }
+  if (rest > 0) {
+    const Floats e = exp_of_negative(last - max, Floats{});
+    std::memcpy(row + whole, &e, static_cast<size_t>(rest) * sizeof(float));
+    sum += e;
+  }
+  return sum_lanes(sum);
 }
 
 } // namespace
@@ -304,6 +352,6 @@ void combine_any(
 #define TESSL_NAME(name) TESSL_STRING(name)
 
 extern const VectorKernels kernels;
-const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any};
+const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any, exponentials};
 
 } // namespace tessl::cpu::TESSL_CPU_ISA

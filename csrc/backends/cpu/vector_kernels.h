@@ -62,6 +62,9 @@ struct VectorKernels {
       int64_t N,
       int64_t K
   );
+
+  // row[i] = exp(scale row[i] - max over the row of the same), for float32; returns their sum. count >= 1.
+  float (*exponentials)(float* row, float scale, int64_t count);
 };
 
 // The kernels for this CPU. MLX_TESSL_CPU_ISA = baseline | avx2 | avx512 takes lesser ones, for tests: throws

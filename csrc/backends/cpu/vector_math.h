@@ -7,24 +7,26 @@
 
 namespace tessl::cpu::TESSL_CPU_ISA {
 
-// exp(x + correction) for x <= 0, and 0 below -87, where it would soon be denormal; |correction| < 0.1. 1.1 ulp.
-// x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial with relative error 3.1e-9 (minimax by reweighted least squares).
+// Below this e^x would soon be denormal, and what is made of it is 0.
+constexpr float least_exponent = -87.0f;
+
+// exp(x + correction) for least_exponent <= x <= 0 and |correction| < 0.1. 1.1 ulp.
+// x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial with relative error 3.1e-9 (minimax by reweighted least
+// squares).
 TESSL_INLINE Floats exp_of_negative(Floats x, Floats correction) {
-  constexpr float least = -87.0f;
   constexpr float round_to_integer = 0x1.8p23f;
-  const Floats bounded = x < least ? splat(least) : x;
-  const Floats shifted = bounded * 0x1.715476p+0f + round_to_integer;
+  const Floats shifted = x * 0x1.715476p+0f + round_to_integer;
   const Ints n = (Ints)shifted - (Ints)splat(round_to_integer);
   const Floats turns = shifted - round_to_integer;
   // ln 2 in two parts, the first short enough that its multiples are exact.
-  const Floats r = ((bounded - turns * 0x1.62e4p-1f) - turns * 0x1.7f7d1cp-20f) + correction;
+  const Floats r = ((x - turns * 0x1.62e4p-1f) - turns * 0x1.7f7d1cp-20f) + correction;
   Floats p = splat(0.00138142903f);
   p = p * r + 0.00836883672f;
   p = p * r + 0.0416684002f;
   p = p * r + 0.166665196f;
   p = p * r + 0.49999994f;
   const Floats power_of_two = (Floats)((n + 127) << 23);
-  return x < least ? Floats{} : (1.0f + (r + r * r * p)) * power_of_two;
+  return (1.0f + (r + r * r * p)) * power_of_two;
 }
 
 TESSL_INLINE Floats relu(Floats x) {
@@ -33,7 +35,9 @@ TESSL_INLINE Floats relu(Floats x) {
 
 // x sigmoid(z) for x and z of one sign: sigmoid(z) = 1 / (1 + e^-z), or e^z / (1 + e^z).
 TESSL_INLINE Floats times_sigmoid(Floats x, Floats z) {
-  const Floats e = exp_of_negative(-magnitude(z), Floats{});
+  const Floats exponent = -magnitude(z);
+  const Floats bounded = exponent < least_exponent ? splat(least_exponent) : exponent;
+  const Floats e = exponent < least_exponent ? Floats{} : exp_of_negative(bounded, Floats{});
   const Floats numerator = x < 0.0f ? e : splat(1.0f);
   return x * numerator / (1.0f + e);
 }
@@ -49,15 +53,15 @@ TESSL_INLINE Floats gelu_tanh(Floats x) {
   return times_sigmoid(x, x * (1.59576912f + 0.0713548163f * (x * x)));
 }
 
-// x Phi(x), 0 below -13.19. 10 ulp: by the upper tail Q(a) = Phi(-a) of the normal distribution, which keeps its relative
-// accuracy for every a. Q(a) e^(a^2 / 2) is smooth and positive: a polynomial in t = 1 / (1 + 0.3 a) with relative error
-// 3.5e-9 (fitted as above). a^2 / 2 is h^2 / 2, exact for h the leading 12 bits of a, and a correction.
+// x Phi(x), 0 below -13.19. 10 ulp: by the upper tail Q(a) = Phi(-a) of the normal distribution, which keeps its
+// relative accuracy for every a. Q(a) e^(a^2 / 2) is smooth and positive: a polynomial in t = 1 / (1 + 0.3 a) with
+// relative error 3.5e-9 (fitted as above). a^2 / 2 is h^2 / 2, exact for h the leading 12 bits of a, and a correction.
 TESSL_INLINE Floats gelu(Floats x) {
-  constexpr float vanished = 13.2f;
-  Floats a = magnitude(x);
-  a = a > vanished ? splat(vanished) : a;
+  constexpr float vanished = 13.19f; // a^2 / 2 < 87
+  const Floats size = magnitude(x);
+  const Floats a = size > vanished ? splat(vanished) : size;
   const Floats h = (Floats)((Words)a & 0xfffff000u);
-  const Floats e = exp_of_negative(h * h * -0.5f, (a - h) * (a + h) * -0.5f);
+  const Floats e = size > vanished ? Floats{} : exp_of_negative(h * h * -0.5f, (a - h) * (a + h) * -0.5f);
   const Floats t = 1.0f / (1.0f + 0.3f * a);
   Floats p = splat(-0.0206282716f);
   p = p * t + 0.112462789f;

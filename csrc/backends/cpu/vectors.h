@@ -89,8 +89,8 @@ struct Float16 {
     const Words value = magnitude < (1u << 23) ? denormal : magnitude < (31u << 23) ? normal : special;
     return (Floats)(value | (wide & 0x8000u) << 16);
   }
-  // Adding 0.5 to a number below 2^-14 leaves its value in steps of 2^-24, the spacing of denormals, rounded by the FPU.
-  // The carry of rounding a normal number runs on into the exponent, up to infinity.
+  // Adding 0.5 to a number below 2^-14 leaves its value in steps of 2^-24, the spacing of denormals, rounded by the
+  // FPU. The carry of rounding a normal number runs on into the exponent, up to infinity.
   TESSL_INLINE Halves to_bits(Floats x) {
     const Words bits = (Words)x;
     const Words magnitude = bits & 0x7fffffffu;

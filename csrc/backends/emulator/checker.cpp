@@ -1,0 +1,240 @@
+#include "backends/emulator/checker.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace tessl::emulator {
+
+namespace {
+
+constexpr size_t max_findings = 12;
+// A stray access this near to a buffer is told by its offset from it.
+constexpr int64_t neighbourhood = 1 << 20;
+
+template <typename T>
+T* zeroed(size_t count) {
+  // calloc maps untouched pages, which most of a shadow is.
+  auto* memory = static_cast<T*>(std::calloc(std::max<size_t>(count, 1), sizeof(T)));
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+std::string to_string(const emu::Index3& index) {
+  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+}
+
+std::string to_string(const ThreadPlace& place) {
+  return "thread " + std::to_string(place.thread()) + " of threadgroup " + to_string(place.threadgroup);
+}
+
+const char* verb(emu::Access access) {
+  switch (access) {
+    case emu::Access::read:
+      return "reads";
+    case emu::Access::write:
+      return "writes";
+    default:
+      return "updates";
+  }
+}
+
+} // namespace
+
+void ShadowedRange::Free::operator()(void* memory) const {
+  std::free(memory);
+}
+
+ShadowedRange::ShadowedRange(
+    std::string name, uintptr_t base, size_t nbytes, bool is_threadgroup, bool written, bool writable
+)
+    : name_(std::move(name)),
+      base_(base),
+      nbytes_(nbytes),
+      is_threadgroup_(is_threadgroup),
+      writable_(writable),
+      writes_(zeroed<ShadowCell>(nbytes)),
+      reads_(zeroed<ShadowCell>(nbytes)),
+      written_(zeroed<uint8_t>(nbytes)) {
+  if (written) {
+    std::fill_n(written_.get(), nbytes, uint8_t{1});
+  }
+}
+
+size_t ShadowedRange::first_unwritten(size_t from, size_t to) const {
+  for (size_t i = from; i < to; ++i) {
+    if (!written_[i]) {
+      return i;
+    }
+  }
+  return to;
+}
+
+void ShadowedRange::note_writes(size_t from, size_t to) {
+  std::fill(written_.get() + from, written_.get() + to, uint8_t{1});
+}
+
+void ShadowedRange::forget_writes(size_t from, size_t to) {
+  std::fill(written_.get() + from, written_.get() + to, uint8_t{0});
+}
+
+void Checker::add(ShadowedRange* range) {
+  ranges_.push_back(range);
+}
+
+void Checker::clear_ranges() {
+  ranges_.clear();
+  last_ = nullptr;
+}
+
+void Checker::begin_threadgroup() {
+  ++threadgroup_;
+  threadgroup_epoch_ = device_epoch_ = 1;
+  for (auto& epochs : simdgroup_epochs_) {
+    std::fill(std::begin(epochs), std::end(epochs), 1);
+  }
+}
+
+void Checker::threadgroup_barrier(uint32_t flags) {
+  threadgroup_epoch_ += flags & emu::barrier_threadgroup ? 1 : 0;
+  device_epoch_ += flags & emu::barrier_device ? 1 : 0;
+}
+
+void Checker::simdgroup_barrier(uint32_t simdgroup, uint32_t flags) {
+  simdgroup_epochs_[0][simdgroup] += flags & emu::barrier_device ? 1 : 0;
+  simdgroup_epochs_[1][simdgroup] += flags & emu::barrier_threadgroup ? 1 : 0;
+}
+
+ShadowedRange* Checker::find(uintptr_t address) {
+  if (last_ != nullptr && last_->contains(address)) {
+    return last_;
+  }
+  for (ShadowedRange* range : ranges_) {
+    if (range->contains(address)) {
+      return last_ = range;
+    }
+  }
+  return nullptr;
+}
+
+bool Checker::conflicts(
+    const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
+) const {
+  if (cell.threadgroup == 0 || (cell.atomic && atomic)) {
+    return false;
+  }
+  if (cell.threadgroup != threadgroup_) {
+    return !range.is_threadgroup_;
+  }
+  if (cell.thread == place.thread() && !cell.several) {
+    return false;
+  }
+  if (cell.epoch != (range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_)) {
+    return false;
+  }
+  const bool same_simdgroup = !cell.several && cell.thread / emu::simd_width == place.simdgroup;
+  return !same_simdgroup || cell.simdgroup_epoch == simdgroup_epochs_[range.is_threadgroup_][place.simdgroup];
+}
+
+void Checker::note(
+    ShadowedRange& range, uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
+) {
+  const bool reads = access != emu::Access::write;
+  const bool writes = access != emu::Access::read;
+  const bool atomic = access == emu::Access::atomic;
+  const size_t begin = address - range.base_;
+  const size_t end = begin + bytes;
+  if (writes && !range.writable_) {
+    report(to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
+           ", which the launch binds as an input");
+  }
+  if (reads && range.first_unwritten(begin, end) != end) {
+    report(to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
+           ", which nothing has written");
+  }
+  const ShadowCell now{threadgroup_, range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
+                       simdgroup_epochs_[range.is_threadgroup_][place.simdgroup], place.thread(), false, atomic};
+  bool reported = false;
+  for (size_t i = begin; i < end; ++i) {
+    ShadowCell& write = range.writes_[i];
+    ShadowCell& read = range.reads_[i];
+    if (!reported && conflicts(write, range, place, atomic)) {
+      report_race(range, i, writes, write, true, place);
+      reported = true;
+    }
+    if (!reported && writes && conflicts(read, range, place, atomic)) {
+      report_race(range, i, writes, read, false, place);
+      reported = true;
+    }
+    if (writes) {
+      write = now;
+      range.written_[i] = 1;
+    }
+    if (reads && !atomic) {
+      const bool joins = read.threadgroup == now.threadgroup && read.epoch == now.epoch;
+      const bool several = joins && (read.several || read.thread != now.thread);
+      read = now;
+      read.several = several;
+    }
+  }
+}
+
+void Checker::report_race(
+    const ShadowedRange& range,
+    size_t offset,
+    bool writes,
+    const ShadowCell& other,
+    bool other_wrote,
+    const ThreadPlace& place
+) {
+  const bool elsewhere = other.threadgroup != threadgroup_;
+  const std::string whom = elsewhere ? "a thread of another threadgroup"
+      : other.several               ? "several threads"
+                                    : "thread " + std::to_string(other.thread);
+  report("race: " + to_string(place) + (writes ? " writes " : " reads ") + range.name_ + " at byte " +
+         std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
+         (elsewhere ? " in the same launch" : " with no barrier between"));
+}
+
+std::string Checker::describe_stray(
+    uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
+) const {
+  const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
+  const ShadowedRange* nearest = nullptr;
+  int64_t least = neighbourhood;
+  for (const ShadowedRange* range : ranges_) {
+    const auto from_base = static_cast<int64_t>(address - range->base_);
+    const auto from_end = from_base - static_cast<int64_t>(range->nbytes_);
+    const int64_t distance = from_base < 0 ? -from_base : std::max<int64_t>(from_end, 0);
+    if (distance < least) {
+      least = distance;
+      nearest = range;
+    }
+  }
+  if (nearest == nullptr) {
+    return "out of bounds: " + what + "far from every buffer";
+  }
+  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) + " of " +
+      nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
+}
+
+void Checker::report(std::string finding) {
+  if (findings_.size() < max_findings) {
+    findings_.push_back(std::move(finding));
+  } else {
+    ++suppressed_;
+  }
+}
+
+std::vector<std::string> Checker::take_findings() {
+  if (suppressed_ > 0) {
+    findings_.push_back("and " + std::to_string(suppressed_) + " more");
+    suppressed_ = 0;
+  }
+  return std::exchange(findings_, {});
+}
+
+} // namespace tessl::emulator
