@@ -35,7 +35,7 @@ constant bool matmul_vector_a [[function_constant(10)]];
 constant bool matmul_vector_b [[function_constant(11)]];
 
 constant constexpr int matmul_threads = 128;
-constant constexpr int matmul_fragment = 8;
+constant constexpr int fragment_size = 8;
 
 // A block of ROWS x COLUMNS elements in threadgroup memory, columns contiguous.
 template <typename T, int ROWS, int COLUMNS>
@@ -44,25 +44,19 @@ struct StagedBlock {
   static constant constexpr int size = ROWS * pitch;
 };
 
-// Fills a staged block from the ROWS x COLUMNS elements at `source`, rows `stride` apart; what lies beyond rows_left or
-// columns_left becomes zero and is not read.
+// Fills a staged block from the ROWS x COLUMNS elements at `source`, rows `stride` apart; what lies beyond the rows and
+// columns that are left becomes zero and is not read.
 template <typename T, int ROWS, int COLUMNS>
 inline void stage_block(
-    threadgroup T* block,
-    device const T* source,
-    int64_t stride,
-    int rows_left,
-    int columns_left,
-    bool vector,
-    int thread_index
+    threadgroup T* block, device const T* source, int64_t stride, int2 left, bool vector, int thread_index
 ) {
   constexpr int quads = COLUMNS / 4;
-  const bool interior = vector && rows_left >= ROWS && columns_left >= COLUMNS;
+  const bool interior = vector && left.x >= ROWS && left.y >= COLUMNS;
   for (int i = thread_index; i < ROWS * quads; i += matmul_threads) {
     const int row = i / quads;
     const int column = i % quads * 4;
     device const T* p = source + (row * stride + column);
-    const int count = row < rows_left ? columns_left - column : 0;
+    const int count = row < left.x ? left.y - column : 0;
     const bool whole = interior || (vector && count >= 4);
     threadgroup T* slot = block + (row * StagedBlock<T, ROWS, COLUMNS>::pitch + column);
     *reinterpret_cast<threadgroup vec<T, 4>*>(slot) = whole ? load4(p) : load4(p, 1, count);
@@ -76,6 +70,75 @@ inline simdgroup_matrix<T, 8, 8> load_fragment(threadgroup const T* block, int p
   const int offset = TRANSPOSED ? column * pitch + row : row * pitch + column;
   simdgroup_load(result, block + offset, pitch, ulong2(0), TRANSPOSED);
   return result;
+}
+
+// acc += the 8 ROWS rows of a from `row` on times the 8 COLUMNS columns of b from `column` on, both staged.
+template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_K, int ROWS, int COLUMNS>
+inline void multiply_blocks(
+    thread simdgroup_float8x8 (&acc)[ROWS][COLUMNS],
+    threadgroup const T* block_a,
+    int pitch_a,
+    threadgroup const T* block_b,
+    int pitch_b,
+    int row,
+    int column
+) {
+#pragma clang loop unroll(full)
+  for (int k = 0; k < TILE_K; k += fragment_size) {
+    simdgroup_matrix<T, 8, 8> a[ROWS];
+    simdgroup_matrix<T, 8, 8> b[COLUMNS];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < ROWS; ++i) {
+      a[i] = load_fragment<T, TRANSPOSED_A>(block_a, pitch_a, row + i * fragment_size, k);
+    }
+#pragma clang loop unroll(full)
+    for (int j = 0; j < COLUMNS; ++j) {
+      b[j] = load_fragment<T, TRANSPOSED_B>(block_b, pitch_b, k, column + j * fragment_size);
+    }
+#pragma clang loop unroll(full)
+    for (int i = 0; i < ROWS; ++i) {
+#pragma clang loop unroll(full)
+      for (int j = 0; j < COLUMNS; ++j) {
+        simdgroup_multiply_accumulate(acc[i][j], a[i], b[j], acc[i][j]);
+      }
+    }
+  }
+}
+
+// Finishes and stores acc by way of `strip`, the simdgroup's own. From its first element on, `left` rows and columns
+// are left of the matrix.
+template <typename T, int ROWS, int COLUMNS>
+inline void store_fragments(
+    device T* out,
+    constant MatmulArgs& args,
+    thread const MatmulAddends<T>& addends,
+    thread simdgroup_float8x8 (&acc)[ROWS][COLUMNS],
+    threadgroup float* strip,
+    int2 left,
+    int lane
+) {
+  constexpr int columns = COLUMNS * fragment_size;
+  constexpr int pitch = StagedBlock<float, fragment_size, columns>::pitch;
+  constexpr int quads = columns / 4;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < ROWS; ++i) {
+#pragma clang loop unroll(full)
+    for (int j = 0; j < COLUMNS; ++j) {
+      simdgroup_store(acc[i][j], strip + j * fragment_size, pitch);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int q = lane; q < fragment_size * quads; q += 32) {
+      const int strip_row = q / quads;
+      const int strip_column = q % quads * 4;
+      const int rows_left = left.x - (i * fragment_size + strip_row);
+      const int columns_left = left.y - strip_column;
+      if (rows_left > 0 && columns_left > 0) {
+        const float4 sum = *reinterpret_cast<threadgroup const float4*>(strip + (strip_row * pitch + strip_column));
+        matmul_store4(out, args, addends, sum, args.M - rows_left, args.N - columns_left, columns_left);
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
 }
 
 template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE_N>
@@ -93,10 +156,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
     uint lane [[thread_index_in_simdgroup]]
 ) {
   constexpr int tile_k = 64 / sizeof(T);
-  constexpr int rows = TILE_M / 2; // of one simdgroup
-  constexpr int columns = TILE_N / 2;
-  constexpr int fragments_m = rows / matmul_fragment;
-  constexpr int fragments_n = columns / matmul_fragment;
+  constexpr int fragments_m = TILE_M / 2 / fragment_size; // of one simdgroup
+  constexpr int fragments_n = TILE_N / 2 / fragment_size;
 
   constexpr int a_rows = TRANSPOSED_A ? tile_k : TILE_M;
   constexpr int a_columns = TRANSPOSED_A ? TILE_M : tile_k;
@@ -104,7 +165,7 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
   constexpr int b_columns = TRANSPOSED_B ? tile_k : TILE_N;
   using BlockA = StagedBlock<T, a_rows, a_columns>;
   using BlockB = StagedBlock<T, b_rows, b_columns>;
-  using Strip = StagedBlock<float, matmul_fragment, columns>;
+  using Strip = StagedBlock<float, fragment_size, TILE_N / 2>;
 
   // The strips of the epilogue take the place of the staged blocks.
   constexpr int memory_size = (BlockA::size + BlockB::size) * sizeof(T) / sizeof(float4);
@@ -120,8 +181,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
   const int n0 = tile.column * TILE_N;
   const int m_left = args.M - m0;
   const int n_left = args.N - n0;
-  const int simdgroup_m = int(simdgroup / 2) * rows;
-  const int simdgroup_n = int(simdgroup % 2) * columns;
+  const int part_m = int(simdgroup / 2) * (TILE_M / 2);
+  const int part_n = int(simdgroup % 2) * (TILE_N / 2);
 
   simdgroup_float8x8 acc[fragments_m][fragments_n];
 #pragma clang loop unroll(full)
@@ -143,46 +204,14 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
     const int64_t b_step = TRANSPOSED_B ? int64_t(tile_k) : tile_k * args.ldb;
 
     for (int k_left = args.K; k_left > 0; k_left -= tile_k) {
-      stage_block<T, a_rows, a_columns>(
-          block_a,
-          a_tile,
-          args.lda,
-          TRANSPOSED_A ? k_left : m_left,
-          TRANSPOSED_A ? m_left : k_left,
-          matmul_vector_a,
-          int(thread_index)
-      );
-      stage_block<T, b_rows, b_columns>(
-          block_b,
-          b_tile,
-          args.ldb,
-          TRANSPOSED_B ? n_left : k_left,
-          TRANSPOSED_B ? k_left : n_left,
-          matmul_vector_b,
-          int(thread_index)
-      );
+      const int2 a_left = TRANSPOSED_A ? int2(k_left, m_left) : int2(m_left, k_left);
+      const int2 b_left = TRANSPOSED_B ? int2(n_left, k_left) : int2(k_left, n_left);
+      stage_block<T, a_rows, a_columns>(block_a, a_tile, args.lda, a_left, matmul_vector_a, int(thread_index));
+      stage_block<T, b_rows, b_columns>(block_b, b_tile, args.ldb, b_left, matmul_vector_b, int(thread_index));
       threadgroup_barrier(mem_flags::mem_threadgroup);
-
-#pragma clang loop unroll(full)
-      for (int k = 0; k < tile_k; k += matmul_fragment) {
-        simdgroup_matrix<T, 8, 8> a_fragments[fragments_m];
-        simdgroup_matrix<T, 8, 8> b_fragments[fragments_n];
-#pragma clang loop unroll(full)
-        for (int i = 0; i < fragments_m; ++i) {
-          a_fragments[i] = load_fragment<T, TRANSPOSED_A>(block_a, BlockA::pitch, simdgroup_m + i * matmul_fragment, k);
-        }
-#pragma clang loop unroll(full)
-        for (int j = 0; j < fragments_n; ++j) {
-          b_fragments[j] = load_fragment<T, TRANSPOSED_B>(block_b, BlockB::pitch, k, simdgroup_n + j * matmul_fragment);
-        }
-#pragma clang loop unroll(full)
-        for (int i = 0; i < fragments_m; ++i) {
-#pragma clang loop unroll(full)
-          for (int j = 0; j < fragments_n; ++j) {
-            simdgroup_multiply_accumulate(acc[i][j], a_fragments[i], b_fragments[j], acc[i][j]);
-          }
-        }
-      }
+      multiply_blocks<T, TRANSPOSED_A, TRANSPOSED_B, tile_k>(
+          acc, block_a, BlockA::pitch, block_b, BlockB::pitch, part_m, part_n
+      );
       threadgroup_barrier(mem_flags::mem_threadgroup);
       a_tile += a_step;
       b_tile += b_step;
@@ -200,28 +229,8 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
     addends.residual = residual + matmul_batch_offset(group.z, args, args.residual.batch_strides);
   }
   device T* out_matrix = out + int64_t(group.z) * args.M * args.N;
-
-  threadgroup float* strip = reinterpret_cast<threadgroup float*>(memory) + simdgroup * Strip::size;
-  constexpr int quads = columns / 4;
-#pragma clang loop unroll(full)
-  for (int i = 0; i < fragments_m; ++i) {
-#pragma clang loop unroll(full)
-    for (int j = 0; j < fragments_n; ++j) {
-      simdgroup_store(acc[i][j], strip + j * matmul_fragment, Strip::pitch);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (int q = int(lane); q < matmul_fragment * quads; q += 32) {
-      const int row = q / quads;
-      const int column = q % quads * 4;
-      const int tile_row = simdgroup_m + i * matmul_fragment + row;
-      const int tile_column = simdgroup_n + column;
-      if (tile_row < m_left && tile_column < n_left) {
-        const float4 sum = *reinterpret_cast<threadgroup const float4*>(strip + (row * Strip::pitch + column));
-        matmul_store4(out_matrix, args, addends, sum, m0 + tile_row, n0 + tile_column, n_left - tile_column);
-      }
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
+  threadgroup float* strip = reinterpret_cast<threadgroup float*>(memory) + int(simdgroup) * Strip::size;
+  store_fragments(out_matrix, args, addends, acc, strip, int2(m_left - part_m, n_left - part_n), int(lane));
 }
 
 #define instantiate_tile(layout, ta, tb, dtype, T, M, N) \
