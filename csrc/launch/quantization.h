@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/args/quantized_matmul.h"
 
 namespace tessl {

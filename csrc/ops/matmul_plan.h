@@ -56,7 +56,7 @@ struct MatmulCompanion {
   Operand source; // [..., rows, columns]
   MatmulOperand* target;
 };
-inline constexpr size_t max_matmul_companions = 2;
+inline constexpr size_t max_matmul_companions = 3;
 
 // The primitive's inputs in order: a [..., M, K], b [..., K, N], then those of c, bias, residual that are there,
 // each of any rank that broadcasts to [..., M, N]. Shapes have been checked.

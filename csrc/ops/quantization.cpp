@@ -3,23 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <sstream>
-#include <stdexcept>
 
 #include <mlx/utils.h>
+
+#include "ops/refusal.h"
 
 namespace tessl {
 namespace {
 
 constexpr std::array affine_bits{2, 3, 4, 5, 6, 8};
 constexpr std::array affine_groups{32, 64, 128};
-
-template <typename... Parts>
-[[noreturn]] void refuse(std::string_view op, const Parts&... parts) {
-  std::ostringstream message;
-  message << "[" << op << "] ";
-  (message << ... << parts);
-  throw std::invalid_argument(message.str());
-}
 
 template <size_t Count>
 bool contains(const std::array<int, Count>& values, int value) {

@@ -18,7 +18,7 @@ namespace tessl::cpu {
 namespace {
 
 // Up to so many rows, decoding in registers (once for every 4 rows) is faster than a panel for BLAS.
-constexpr int64_t max_streamed_rows = 12;
+constexpr int64_t max_streamed_rows = 8;
 
 // Packed bytes that are decoded for all rows of x while they stay in L1.
 constexpr int64_t streamed_bytes = 16 * 1024;
