@@ -83,7 +83,7 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE
   for (int i = 0; i < fragments_m; ++i) {
 #pragma clang loop unroll(full)
     for (int j = 0; j < fragments_n; ++j) {
-      acc[i][j] = make_filled_simdgroup_matrix<float, 8>(0.0f);
+      acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
   }
 

@@ -92,8 +92,9 @@ struct MatmulCall {
   Plan plan() const {
     return plan_matmul(problem(), device);
   }
-  const char* obstacle() const {
-    return tensorops_obstacle(problem(), device);
+  std::optional<std::string> obstacle() const {
+    const char* reason = tensorops_obstacle(problem(), device);
+    return reason ? std::optional<std::string>(reason) : std::nullopt;
   }
 };
 

@@ -1,5 +1,7 @@
 """C++ primitives of mlx_tessl."""
 
+from collections.abc import Callable, Sequence
+
 import mlx.core
 
 from mlx_tessl._ext import plan as plan
@@ -12,6 +14,8 @@ def sees_mlx_arrays() -> bool:
     """
     Whether mlx.core.array is known here: false when mlx.core is not imported or uses another nanobind ABI.
     """
+
+def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, lengths: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 def set_blas_library(path: str) -> None:
     """Where OpenBLAS is; it is opened at the first product."""
@@ -46,6 +50,16 @@ def pop_emulation() -> None: ...
 def matmul(a: mlx.core.array, b: mlx.core.array, c: mlx.core.array | None = None, *, alpha: float = 1.0, beta: float = 0.0, bias: mlx.core.array | None = None, activation: str | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 def linear(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, *, activation: str | None = None, residual: mlx.core.array | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
+def flatten_shader(kernels: str, family: str) -> tuple[str, str]:
+    """
+    A shader family as one text without includes of ours, and the hash of that text.
+    """
+
+def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence[float]]) -> tuple[bool, str]:
+    """
+    Whether a product of [16, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not.
+    """
 
 class LaunchRecord:
     """One dispatch of a traced op."""

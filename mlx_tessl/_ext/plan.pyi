@@ -61,11 +61,21 @@ class Plan:
     @property
     def launches(self) -> list[Launch]: ...
 
+def grid_tile(x: int, y: int, tiles_m: int, tiles_n: int, width: int) -> tuple[int, int, bool]:
+    """
+    Row and column of the tile that a threadgroup of a walk computes, and whether there is one.
+    """
+
+def walk_grid(tiles_m: int, tiles_n: int, width: int, batch: int) -> tuple[int, int, int]: ...
+
 class Matmul:
     """A call of matmul on a device, as planning sees it."""
 
     def __init__(self, dtype: str, a: Operand, b: Operand, *, c: Operand | None = None, bias: Operand | None = None, residual: Operand | None = None, alpha: float = 1.0, beta: float = 0.0, activation: str | None = None, relaxed: bool = False, batch_invariant: bool = False, gpu: str, macos: str) -> None: ...
 
     def plan(self) -> Plan: ...
+
+    @property
+    def tensorops_obstacle(self) -> str | None: ...
 
     def seconds_to_plan(self, repeats: int) -> float: ...

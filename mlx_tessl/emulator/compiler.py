@@ -73,6 +73,7 @@ def msl_version_of(family: str) -> int:
 class Toolchain:
     """A clang and a linker. No runtime library and no system header is used."""
 
+    name: str
     clang: tuple[str, ...]
     link: tuple[str, ...]
     identity: str
@@ -85,7 +86,7 @@ class Toolchain:
             zig = Path(spec.origin).parent / "zig"
             stat = zig.stat()
             identity = f"zig {zig} {stat.st_size} {stat.st_mtime_ns}"
-            return Toolchain((str(zig), "clang"), (str(zig), "ld.lld", "-shared"), identity)
+            return Toolchain("the clang of ziglang", (str(zig), "clang"), (str(zig), "ld.lld", "-shared"), identity)
         names = [f"clang++-{version}" for version in range(25, 18, -1)] + ["clang++"]
         for name in names:
             path = shutil.which(name)
@@ -93,7 +94,7 @@ class Toolchain:
                 version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
                 major = re.search(r"version (\d+)", version)
                 if major is not None and int(major[1]) >= 19:
-                    return Toolchain((path,), (path, "-shared", "-nostdlib"), version)
+                    return Toolchain(name, (path,), (path, "-shared", "-nostdlib"), version)
         raise CompileError("no compiler for kernels: pip install ziglang, or install clang++ 19 or later")
 
 

@@ -17,7 +17,7 @@ def contiguous(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
 def transposed(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
     if x.ndim < 2:
         return contiguous(x, dtype)
-    return contiguous(np.ascontiguousarray(x.swapaxes(-1, -2)), dtype).swapaxes(-1, -2)
+    return contiguous(x.swapaxes(-1, -2).copy(), dtype).swapaxes(-1, -2)
 
 
 def strided(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
@@ -48,7 +48,7 @@ def reversed_axes(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
     if x.ndim == 0:
         return contiguous(x, dtype)
     backwards = tuple(slice(None, None, -1) for _ in x.shape)
-    whole = contiguous(np.ascontiguousarray(x[backwards]), dtype)
+    whole = contiguous(x[backwards].copy(), dtype)
     mx.eval(whole)
     return whole[backwards]
 

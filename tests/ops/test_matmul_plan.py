@@ -184,7 +184,7 @@ def test_a_copy_writes_vectors_where_rows_allow(columns: int, vector_out: bool) 
 
 def obstacle(a: Operand, b: Operand, dtype: str = "float32", **keywords: Any) -> str | None:
     call = _ext.plan.Matmul(dtype, a, b, **{**TENSOROPS, **keywords})
-    reason: str | None = call.tensorops_obstacle
+    reason = call.tensorops_obstacle
     (*_, launch) = call.plan().launches
     assert launch.capability == ("portable" if reason else "tensorops")
     return reason

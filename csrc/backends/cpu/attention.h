@@ -15,7 +15,8 @@ struct HeadsView {
 
 // out = softmax(scale q k^T) v, every row of the batch over its first `lengths` keys: q [B, heads, Tq, D],
 // k [B, kv_heads, Tk, D], v [B, kv_heads, Tk, Dv], out [B, heads, Tq, Dv] row-contiguous; kv_heads divides heads.
-// Pointers are to elements of `element`; all arithmetic is float32. Keys past a length are not read; no key gives zeros.
+// Pointers are to elements of `element`; all arithmetic is float32. Keys past a length are not read; no key gives
+// zeros.
 struct Attention {
   Element element;
   int64_t B, heads, kv_heads, Tq, Tk, D, Dv;

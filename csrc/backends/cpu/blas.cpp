@@ -40,7 +40,8 @@ struct Blas {
 
 #if defined(__APPLE__)
 
-extern "C" Sgemm cblas_sgemm;
+// The name behind ACCELERATE_NEW_LAPACK, since macOS 13.3; the plain one is deprecated.
+extern "C" Sgemm cblas_sgemm asm("_cblas_sgemm$NEWLAPACK");
 
 // Accelerate runs on the matrix units that a cluster of cores shares, and chooses its threads itself.
 const Blas& blas() {

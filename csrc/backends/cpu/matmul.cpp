@@ -43,7 +43,8 @@ constexpr double max_task_cost = 1e9;
 constexpr double cost_per_byte = 8;
 constexpr double cost_of_epilogue = 64;
 
-// K is sliced where the outputs are too few to occupy the threads.
+// When K is sliced: see slice_count.
+constexpr int64_t min_combined_columns = 1024;
 constexpr int64_t min_slice = 4096;
 constexpr int64_t max_slices = 16;
 constexpr int64_t max_sliced_outputs = 128 * 128;
@@ -79,12 +80,13 @@ thread_local Scratch sums_scratch;
 // ---- what to compute with ----
 
 // The same product in the form that is computed: without a `c` that must not be read, and one with a single column as
-// its transpose, which has a single row: out [M, 1] and out [1, M] are the same.
+// its transpose, which has a single row: out [M, 1] and out [1, M] are the same. (Batch invariance needs the layout of
+// a to have no say in the kernel.)
 Matmul normalized(Matmul p) {
   if (p.beta == 0.0f) {
     p.c = {};
   }
-  if (p.N == 1 && p.M != 1) {
+  if (p.N == 1 && p.M != 1 && !p.batch_invariant) {
     std::swap(p.M, p.N);
     std::swap(p.a, p.b);
     for (MatrixView* view : {&p.a, &p.b, &p.c, &p.bias, &p.residual}) {
@@ -103,6 +105,11 @@ bool steps_by_one(int64_t stride, int64_t extent) {
 bool is_thin(const Matmul& p) {
   const bool streams = steps_by_one(p.b.strides[0], p.K) || steps_by_one(p.b.strides[1], p.N);
   return p.batch_invariant || (p.M <= max_thin_rows && streams);
+}
+
+// Whether rows of b are streamed, weighted by a: fast where they are long.
+bool combines_rows(const Matmul& p) {
+  return p.M <= max_thin_rows && is_thin(p) && !steps_by_one(p.b.strides[0], p.K);
 }
 
 bool has_epilogue(const Matmul& p) {
@@ -343,11 +350,12 @@ struct BlockShape {
 // The longer side is halved until there are enough blocks, or none of them takes long.
 BlockShape block_shape(const Matmul& p, int64_t wanted) {
   BlockShape block{p.M, is_thin(p) ? p.N : piece_length(p.N, ceil_div(p.N, max_block_columns))};
+  const double min_cost = is_thin(p) ? min_task_cost : min_blas_cost;
+  const int64_t min_side = combines_rows(p) ? min_combined_columns : alignment;
   for (;;) {
     const int64_t count = ceil_div(p.M, block.rows) * ceil_div(p.N, block.columns);
     const double block_cost = cost(p, block.rows, block.columns);
-    const double min_cost = is_thin(p) ? min_task_cost : min_blas_cost;
-    const bool divisible = std::max(block.rows, block.columns) >= 2 * alignment && block_cost >= 2 * min_cost;
+    const bool divisible = std::max(block.rows, block.columns) >= 2 * min_side && block_cost >= 2 * min_cost;
     if (!divisible || (count >= wanted && block_cost <= max_task_cost)) {
       return block;
     }
@@ -356,11 +364,16 @@ BlockShape block_shape(const Matmul& p, int64_t wanted) {
   }
 }
 
+// Slices of K, for outputs that are too few to occupy the threads, or too narrow to be read with speed.
 int64_t slice_count(const Matmul& p, int64_t blocks, int64_t wanted) {
-  if (blocks >= wanted || p.batch_invariant || p.M * p.N > max_sliced_outputs) {
+  if (blocks >= wanted || p.batch_invariant) {
     return 1;
   }
-  return std::clamp<int64_t>(p.K / min_slice, 1, max_slices);
+  if (combines_rows(p)) {
+    const auto affordable = static_cast<int64_t>(cost(p, p.M, p.N) / static_cast<double>(blocks) / min_task_cost);
+    return std::clamp<int64_t>(affordable, 1, ceil_div(wanted, blocks));
+  }
+  return p.M * p.N > max_sliced_outputs ? 1 : std::clamp<int64_t>(p.K / min_slice, 1, max_slices);
 }
 
 void add_product(Work& work, const Matmul& product, int64_t wanted) {

@@ -206,7 +206,7 @@ void dot_rows(
 // Adds `Depth` rows of `b`, each weighted by an element of every row of `a`, to `count` sums.
 template <int Rows, int Depth, typename T>
 TESSL_INLINE void combine_step(
-    float (*sums)[chunk], const float* a, int64_t lda, const T* b, int64_t ldb, int64_t count
+    float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t count
 ) {
   int64_t i = 0;
   const auto step = [&](auto load_b) __attribute__((always_inline)) {
@@ -215,11 +215,11 @@ TESSL_INLINE void combine_step(
       b_values[k] = load_b(b + k * ldb + i);
     }
     for (int m = 0; m < Rows; ++m) {
-      Floats sum = read<Floats>(sums[m] + i);
+      Floats sum = read<Floats>(sums + m * ld_sums + i);
       for (int k = 0; k < Depth; ++k) {
         sum += a[m * lda + k] * b_values[k];
       }
-      store(sums[m] + i, sum);
+      store(sums + m * ld_sums + i, sum);
     }
   };
   for (; i + lanes <= count; i += lanes) {
@@ -234,19 +234,21 @@ template <int Rows, typename T>
 void combine_rows(
     float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t N, int64_t K
 ) {
-  constexpr int depth = 4;
-  for (int64_t start = 0; start < N; start += chunk) {
-    const int64_t count = least(chunk, N - start);
-    float partial[Rows][chunk] = {};
+  // Sums that stay in L1 (8 KiB) while long stretches of rows of b pass by.
+  constexpr int64_t width = Rows == 1 ? 2048 : Rows == 2 ? 1024 : 512;
+  constexpr int depth = Rows <= 2 ? 8 : 4;
+  for (int64_t start = 0; start < N; start += width) {
+    const int64_t count = least(width, N - start);
+    float partial[Rows * width] = {};
     int64_t k = 0;
     for (; k + depth <= K; k += depth) {
-      combine_step<Rows, depth>(partial, a + k, lda, b + k * ldb + start, ldb, count);
+      combine_step<Rows, depth>(partial, width, a + k, lda, b + k * ldb + start, ldb, count);
     }
     for (; k < K; ++k) {
-      combine_step<Rows, 1>(partial, a + k, lda, b + k * ldb + start, ldb, count);
+      combine_step<Rows, 1>(partial, width, a + k, lda, b + k * ldb + start, ldb, count);
     }
     for (int m = 0; m < Rows; ++m) {
-      std::memcpy(sums + m * ld_sums + start, partial[m], static_cast<size_t>(count) * sizeof(float));
+      std::memcpy(sums + m * ld_sums + start, partial + m * width, static_cast<size_t>(count) * sizeof(float));
     }
   }
 }
@@ -334,12 +336,12 @@ float exponentials(float* row, float scale, int64_t count) {
   const float max = max_lane(larger(most, last));
   Floats sum{};
   for (int64_t i = 0; i < whole; i += lanes) {
-    const Floats e = exp_of_negative(scale * load(row + i) - max, Floats{});
+    const Floats e = exp_of_negative(scale * load(row + i) - max);
     store(row + i, e);
     sum += e;
   }
   if (rest > 0) {
-    const Floats e = exp_of_negative(last - max, Floats{});
+    const Floats e = exp_of_negative(last - max);
     std::memcpy(row + whole, &e, static_cast<size_t>(rest) * sizeof(float));
     sum += e;
   }

@@ -13,7 +13,7 @@ constexpr float least_exponent = -87.0f;
 // exp(x + correction) for least_exponent <= x <= 0 and |correction| < 0.1. 1.1 ulp.
 // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial with relative error 3.1e-9 (minimax by reweighted least
 // squares).
-TESSL_INLINE Floats exp_of_negative(Floats x, Floats correction) {
+TESSL_INLINE Floats exp_in_range(Floats x, Floats correction) {
   constexpr float round_to_integer = 0x1.8p23f;
   const Floats shifted = x * 0x1.715476p+0f + round_to_integer;
   const Ints n = (Ints)shifted - (Ints)splat(round_to_integer);
@@ -29,15 +29,19 @@ TESSL_INLINE Floats exp_of_negative(Floats x, Floats correction) {
   return (1.0f + (r + r * r * p)) * power_of_two;
 }
 
+// exp(x) for x <= 0, and 0 below least_exponent. 1.1 ulp.
+TESSL_INLINE Floats exp_of_negative(Floats x) {
+  const Floats bounded = x < least_exponent ? splat(least_exponent) : x;
+  return x < least_exponent ? Floats{} : exp_in_range(bounded, Floats{});
+}
+
 TESSL_INLINE Floats relu(Floats x) {
   return x < 0.0f ? Floats{} : x;
 }
 
 // x sigmoid(z) for x and z of one sign: sigmoid(z) = 1 / (1 + e^-z), or e^z / (1 + e^z).
 TESSL_INLINE Floats times_sigmoid(Floats x, Floats z) {
-  const Floats exponent = -magnitude(z);
-  const Floats bounded = exponent < least_exponent ? splat(least_exponent) : exponent;
-  const Floats e = exponent < least_exponent ? Floats{} : exp_of_negative(bounded, Floats{});
+  const Floats e = exp_of_negative(-magnitude(z));
   const Floats numerator = x < 0.0f ? e : splat(1.0f);
   return x * numerator / (1.0f + e);
 }
@@ -47,7 +51,7 @@ TESSL_INLINE Floats silu(Floats x) {
   return times_sigmoid(x, x);
 }
 
-// x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), 0 where 2 u < -87. 4 + 2 |2 u| ulp for
+// x (1 + tanh u) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), 0 where 2 u < -87. 4 + 3 |2 u| ulp for
 // x < 0, by the rounding of 2 u.
 TESSL_INLINE Floats gelu_tanh(Floats x) {
   return times_sigmoid(x, x * (1.59576912f + 0.0713548163f * (x * x)));
@@ -61,7 +65,7 @@ TESSL_INLINE Floats gelu(Floats x) {
   const Floats size = magnitude(x);
   const Floats a = size > vanished ? splat(vanished) : size;
   const Floats h = (Floats)((Words)a & 0xfffff000u);
-  const Floats e = size > vanished ? Floats{} : exp_of_negative(h * h * -0.5f, (a - h) * (a + h) * -0.5f);
+  const Floats e = size > vanished ? Floats{} : exp_in_range(h * h * -0.5f, (a - h) * (a + h) * -0.5f);
   const Floats t = 1.0f / (1.0f + 0.3f * a);
   Floats p = splat(-0.0206282716f);
   p = p * t + 0.112462789f;

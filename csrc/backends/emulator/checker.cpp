@@ -32,14 +32,7 @@ std::string to_string(const ThreadPlace& place) {
 }
 
 const char* verb(emu::Access access) {
-  switch (access) {
-    case emu::Access::read:
-      return "reads";
-    case emu::Access::write:
-      return "writes";
-    default:
-      return "updates";
-  }
+  return access == emu::Access::atomic_update ? "updates" : writes(access) ? "writes" : "reads";
 }
 
 } // namespace
@@ -90,6 +83,10 @@ void Checker::clear_ranges() {
   last_ = nullptr;
 }
 
+void Checker::begin_launch() {
+  first_threadgroup_ = threadgroup_ + 1;
+}
+
 void Checker::begin_threadgroup() {
   ++threadgroup_;
   threadgroup_epoch_ = device_epoch_ = 1;
@@ -123,7 +120,7 @@ ShadowedRange* Checker::find(uintptr_t address) {
 bool Checker::conflicts(
     const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
 ) const {
-  if (cell.threadgroup == 0 || (cell.atomic && atomic)) {
+  if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
   if (cell.threadgroup != threadgroup_) {
@@ -142,16 +139,16 @@ bool Checker::conflicts(
 void Checker::note(
     ShadowedRange& range, uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
 ) {
-  const bool reads = access != emu::Access::write;
-  const bool writes = access != emu::Access::read;
-  const bool atomic = access == emu::Access::atomic;
+  const bool is_read = reads(access);
+  const bool is_write = writes(access);
+  const bool atomic = is_atomic(access);
   const size_t begin = address - range.base_;
   const size_t end = begin + bytes;
-  if (writes && !range.writable_) {
+  if (is_write && !range.writable_) {
     report(to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
            ", which the launch binds as an input");
   }
-  if (reads && range.first_unwritten(begin, end) != end) {
+  if (is_read && range.first_unwritten(begin, end) != end) {
     report(to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
            ", which nothing has written");
   }
@@ -162,22 +159,24 @@ void Checker::note(
     ShadowCell& write = range.writes_[i];
     ShadowCell& read = range.reads_[i];
     if (!reported && conflicts(write, range, place, atomic)) {
-      report_race(range, i, writes, write, true, place);
+      report_race(range, i, is_write, write, true, place);
       reported = true;
     }
-    if (!reported && writes && conflicts(read, range, place, atomic)) {
-      report_race(range, i, writes, read, false, place);
+    if (!reported && is_write && conflicts(read, range, place, atomic)) {
+      report_race(range, i, is_write, read, false, place);
       reported = true;
     }
-    if (writes) {
+    if (is_write) {
       write = now;
       range.written_[i] = 1;
     }
-    if (reads && !atomic) {
-      const bool joins = read.threadgroup == now.threadgroup && read.epoch == now.epoch;
-      const bool several = joins && (read.several || read.thread != now.thread);
+    if (is_read) {
+      const ShadowCell before = read;
       read = now;
-      read.several = several;
+      if (before.threadgroup == now.threadgroup && before.epoch == now.epoch) {
+        read.several = before.several || before.thread != now.thread;
+        read.atomic = before.atomic && atomic;
+      }
     }
   }
 }
@@ -185,7 +184,7 @@ void Checker::note(
 void Checker::report_race(
     const ShadowedRange& range,
     size_t offset,
-    bool writes,
+    bool is_write,
     const ShadowCell& other,
     bool other_wrote,
     const ThreadPlace& place
@@ -194,7 +193,7 @@ void Checker::report_race(
   const std::string whom = elsewhere ? "a thread of another threadgroup"
       : other.several               ? "several threads"
                                     : "thread " + std::to_string(other.thread);
-  report("race: " + to_string(place) + (writes ? " writes " : " reads ") + range.name_ + " at byte " +
+  report("race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
          std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
          (elsewhere ? " in the same launch" : " with no barrier between"));
 }

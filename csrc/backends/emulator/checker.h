@@ -11,7 +11,7 @@ namespace tessl::emulator {
 
 // Who did what to one byte, last.
 struct ShadowCell {
-  uint32_t threadgroup = 0; // serial number over the whole process, 0 for never
+  uint32_t threadgroup = 0; // serial number over all launches, 0 for never
   uint32_t epoch = 0; // of the threadgroup's barriers for this kind of memory
   uint32_t simdgroup_epoch = 0;
   uint16_t thread = 0;
@@ -51,6 +51,16 @@ class ShadowedRange {
   Zeroed<uint8_t> written_;
 };
 
+constexpr bool reads(emu::Access access) {
+  return access != emu::Access::write && access != emu::Access::atomic_store;
+}
+constexpr bool writes(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::atomic_load;
+}
+constexpr bool is_atomic(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::write;
+}
+
 struct ThreadPlace {
   emu::Index3 threadgroup;
   uint32_t simdgroup = 0;
@@ -67,6 +77,7 @@ class Checker {
   void add(ShadowedRange* range);
   void clear_ranges();
 
+  void begin_launch();
   void begin_threadgroup();
   void threadgroup_barrier(uint32_t flags);
   void simdgroup_barrier(uint32_t simdgroup, uint32_t flags);
@@ -83,12 +94,13 @@ class Checker {
 
  private:
   bool conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic) const;
-  void report_race(const ShadowedRange& range, size_t offset, bool writes, const ShadowCell& other, bool other_wrote,
+  void report_race(const ShadowedRange& range, size_t offset, bool is_write, const ShadowCell& other, bool other_wrote,
                    const ThreadPlace& place);
 
   std::vector<ShadowedRange*> ranges_;
   ShadowedRange* last_ = nullptr;
   uint32_t threadgroup_ = 0;
+  uint32_t first_threadgroup_ = 1; // of the launch
   uint32_t threadgroup_epoch_ = 1;
   uint32_t device_epoch_ = 1;
   uint32_t simdgroup_epochs_[2][emu::max_simdgroups] = {}; // of device and of threadgroup memory

@@ -53,6 +53,9 @@ emu::Counters Machine::run(const Dispatch& dispatch, const Schedule& schedule, C
   active = this;
   checker_ = checker;
   bind(dispatch, schedule);
+  if (checker_ != nullptr) {
+    checker_->begin_launch();
+  }
   const auto& grid = dispatch.grid;
   for (uint32_t i : threadgroup_order(grid.x * grid.y * grid.z)) {
     public_.threadgroup = {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};
@@ -475,10 +478,10 @@ void Machine::access(uintptr_t address, size_t bytes, emu::Access access) {
     fail(checker_->describe_stray(address, bytes, access, place()));
   }
   emu::Counters& counters = public_.counters;
-  if (access != emu::Access::write) {
+  if (reads(access)) {
     (range->is_threadgroup_ ? counters.threadgroup_read_bytes : counters.device_read_bytes) += bytes;
   }
-  if (access != emu::Access::read) {
+  if (writes(access)) {
     (range->is_threadgroup_ ? counters.threadgroup_written_bytes : counters.device_written_bytes) += bytes;
   }
   checker_->note(*range, address, bytes, access, place());

@@ -20,29 +20,29 @@ using atomic_bool = atomic<bool>;
 EMU_RUNTIME_BEGIN
 
 namespace detail {
-EMU_INLINE void touch(const volatile void* address, size_t bytes) {
+EMU_INLINE void touch(const volatile void* address, size_t bytes, emu::Access access) {
   if (emu::machine->check) {
-    emu::machine->access(const_cast<const void*>(address), bytes, emu::Access::atomic, __builtin_return_address(0));
+    emu::machine->access(const_cast<const void*>(address), bytes, access, __builtin_return_address(0));
   }
 }
 } // namespace detail
 
 template <typename T>
 __attribute__((noinline)) T atomic_load_explicit(const volatile atomic<T>* object, memory_order) {
-  detail::touch(object, sizeof(T));
+  detail::touch(object, sizeof(T), emu::Access::atomic_load);
   return object->value;
 }
 
 template <typename T, typename U>
 __attribute__((noinline)) void atomic_store_explicit(volatile atomic<T>* object, U desired, memory_order) {
-  detail::touch(object, sizeof(T));
+  detail::touch(object, sizeof(T), emu::Access::atomic_store);
   object->value = static_cast<T>(desired);
 }
 
 #define EMU_ATOMIC_UPDATE(name, expression)                                                  \
   template <typename T, typename U>                                                          \
   __attribute__((noinline)) T name(volatile atomic<T>* object, U operand, memory_order) {    \
-    detail::touch(object, sizeof(T));                                                        \
+    detail::touch(object, sizeof(T), emu::Access::atomic_update);                                                        \
     const T a = object->value;                                                               \
     const T b = static_cast<T>(operand);                                                     \
     object->value = static_cast<T>(expression);                                              \
@@ -62,7 +62,7 @@ template <typename T, typename U>
 __attribute__((noinline)) bool atomic_compare_exchange_weak_explicit(
     volatile atomic<T>* object, T* expected, U desired, memory_order, memory_order
 ) {
-  detail::touch(object, sizeof(T));
+  detail::touch(object, sizeof(T), emu::Access::atomic_update);
   T current = object->value;
   if (__builtin_memcmp(&current, expected, sizeof(T)) == 0) {
     object->value = static_cast<T>(desired);

@@ -233,6 +233,10 @@ constexpr vec<T, N> make_vec(F f) {
   template <typename T, int N, typename B>                                                   \
   constexpr vec<T, N>& operator op##=(vec<T, N>& a, const B& b) {                            \
     return a = a op b;                                                                       \
+  }                                                                                          \
+  template <typename T, int N, int... I, typename B>                                         \
+  constexpr swizzle<T, N, I...>& operator op##=(swizzle<T, N, I...>& a, const B& b) {        \
+    return a = a op static_cast<typename swizzle<T, N, I...>::vector>(b);                    \
   }
 EMU_VECTOR_OPERATOR(+)
 EMU_VECTOR_OPERATOR(-)
@@ -318,6 +322,10 @@ struct packed_vec : vec_storage<T, N> {
   packed_vec(const packed_vec&) = default;
   packed_vec(const vec<T, N>& other) {
     *this = other;
+  }
+  template <int M, int... I>
+    requires(sizeof...(I) == N)
+  packed_vec(const swizzle<T, M, I...>& other) : packed_vec(static_cast<vec<T, N>>(other)) {
   }
   packed_vec& operator=(const packed_vec& other) {
     return *this = static_cast<vec<T, N>>(other);

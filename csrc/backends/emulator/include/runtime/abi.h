@@ -45,7 +45,7 @@ struct Counters {
 
 enum BarrierFlags : uint32_t { barrier_none = 0, barrier_device = 1, barrier_threadgroup = 2 };
 
-enum class Access : uint32_t { read, write, atomic };
+enum class Access : uint32_t { read, write, atomic_load, atomic_store, atomic_update };
 
 // The part of the machine that kernels see. Everything about "the running thread" changes at each switch of fibers.
 struct Machine {

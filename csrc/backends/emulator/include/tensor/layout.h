@@ -134,6 +134,15 @@ struct ThreadLayout {
   }
 };
 
+template <int simdgroups, int rows, int cols, bool measured>
+struct ScopeLayout {
+  using type = Layout<rows, cols, simdgroups, measured>;
+};
+template <int rows, int cols, bool measured>
+struct ScopeLayout<0, rows, cols, measured> {
+  using type = ThreadLayout<rows, cols>;
+};
+
 EMU_RUNTIME_END
 
 } // namespace emu

@@ -121,38 +121,42 @@ struct OperandTensor {
     return extent(k_dim);
   }
 
-  // packed[k][X]: zero past the extents along X, where results are not stored; undefined past them along K, and
-  // wherever a static slice goes on after its parent ends.
-  template <typename Accumulator, bool truncate>
-  void pack(Accumulator* packed, int X, int padded, int K) const {
+  // Zero past the extents along X, where results are not stored; undefined past them along K, and wherever a static
+  // slice goes on after its parent ends.
+  template <bool truncate, typename Accumulator, int width>
+  void pack(const Panels<Accumulator, width>& packed, int X) const {
+    const int64_t K = packed.K;
     const int64_t x_end = metal::min<int64_t>(X, extent(x_dim));
     const int64_t x_real = metal::max<int64_t>(0, metal::min(x_end, limit(x_dim)));
     const int64_t k_real = metal::max<int64_t>(0, metal::min<int64_t>(K, metal::min(extent(k_dim), limit(k_dim))));
     if (machine->check) {
       report_reads(x_end, x_real, K, k_real);
     }
-    for (int64_t k = 0; k < K; ++k) {
-      Accumulator* row = packed + k * padded;
-      const int64_t defined = k < k_real ? x_real : 0;
-      for (int64_t x = defined; x < padded; ++x) {
-        row[x] = x < x_end ? nan_of(Accumulator{}) : Accumulator(0);
-      }
-    }
     const int64_t x_stride = stride(x_dim), k_stride = stride(k_dim);
-    for (int64_t x = 0; x < x_real; ++x) {
-      for (int64_t k = 0; k < k_real; ++k) {
-        Accumulator value = widen<Accumulator, truncate>(
-            read_element<element>(tensor.data, tensor.first + x * x_stride + k * k_stride)
-        );
-        if constexpr (Tensor::has_scales) {
-          value *= scale(x, k);
-        }
-        packed[k * padded + x] = value;
+    for (int64_t x = 0; x < round_up(X, width); ++x) {
+      Accumulator* to = &packed.at(x, 0);
+      const int64_t defined = x < x_real ? k_real : 0;
+      const Accumulator rest = x < x_end ? nan_of(Accumulator{}) : Accumulator(0);
+      for (int64_t k = 0; k < defined; ++k) {
+        to[k * width] = value<Accumulator, truncate>(x, k, tensor.first + x * x_stride + k * k_stride);
+      }
+      for (int64_t k = defined; k < K; ++k) {
+        to[k * width] = rest;
       }
     }
   }
 
  private:
+  template <typename Accumulator, bool truncate>
+  EMU_INLINE Accumulator value(int64_t x, int64_t k, int64_t offset) const {
+    const auto widened = widen<Accumulator, truncate>(read_element<element>(tensor.data, offset));
+    if constexpr (Tensor::has_scales) {
+      return widened * scale(x, k);
+    } else {
+      return widened;
+    }
+  }
+
   float scale(int64_t x, int64_t k) const {
     static_assert(k_is_fast, "a scaled operand has K along dimension 0: left not transposed, right transposed");
     const int64_t row = x + tensor.plane_first[1];
@@ -209,27 +213,30 @@ struct MatmulRun {
     const Request& first = *static_cast<Request*>(requests[0]);
     const int K = k_of(first);
     const auto bytes = [](int64_t elements) { return (elements * 4 + 63) / 64 * 64; };
-    char* memory = static_cast<char*>(machine->scratch(bytes(int64_t(padded_m) * K) + bytes(int64_t(padded_n) * K) + bytes(padded_m * padded_n)));
-    auto* a = reinterpret_cast<Accumulator*>(memory);
-    auto* b = reinterpret_cast<Accumulator*>(memory + bytes(int64_t(padded_m) * K));
-    auto* c = reinterpret_cast<Accumulator*>(memory + bytes(int64_t(padded_m) * K) + bytes(int64_t(padded_n) * K));
+    const int64_t a_bytes = bytes(LeftPanels<Accumulator>::elements(M, K)), b_bytes = bytes(RightPanels<Accumulator>::elements(N, K));
+    char* memory = static_cast<char*>(machine->scratch(a_bytes + b_bytes + bytes(padded_m * padded_n)));
+    const LeftPanels<Accumulator> a{reinterpret_cast<Accumulator*>(memory), K};
+    const RightPanels<Accumulator> b{reinterpret_cast<Accumulator*>(memory + a_bytes), K};
+    auto* c = reinterpret_cast<Accumulator*>(memory + a_bytes + b_bytes);
 
     if constexpr (left_is_tensor) {
-      OperandTensor<Left, !descriptor.transpose_left>{*first.left, "left"}.template pack<Accumulator, truncate>(a, M, padded_m, K);
+      OperandTensor<Left, !descriptor.transpose_left>{*first.left, "left"}.template pack<truncate>(a, M);
     } else {
-      gather_operand<Left, descriptor.transpose_left>(requests, a, padded_m, K, [](void* r) { return static_cast<Request*>(r)->left; });
+      __builtin_memset(a.data, 0, a_bytes);
+      gather_operand<Left, descriptor.transpose_left>(requests, a, [](void* r) { return static_cast<Request*>(r)->left; });
     }
     if constexpr (right_is_tensor) {
-      OperandTensor<Right, descriptor.transpose_right>{*first.right, "right"}.template pack<Accumulator, truncate>(b, N, padded_n, K);
+      OperandTensor<Right, descriptor.transpose_right>{*first.right, "right"}.template pack<truncate>(b, N);
     } else {
-      gather_operand<Right, !descriptor.transpose_right>(requests, b, padded_n, K, [](void* r) { return static_cast<Request*>(r)->right; });
+      __builtin_memset(b.data, 0, b_bytes);
+      gather_operand<Right, !descriptor.transpose_right>(requests, b, [](void* r) { return static_cast<Request*>(r)->right; });
     }
 
     __builtin_memset(c, 0, bytes(padded_m * padded_n));
     if constexpr (accumulates) {
       visit_destination(requests, false, [&](int row, int col, D& element) { c[row * padded_n + col] = static_cast<Accumulator>(element); });
     }
-    multiply_packed(a, b, c, padded_m, padded_n, K);
+    multiply_panels<Accumulator>(a, b, c, padded_m, padded_n);
     visit_destination(requests, true, [&](int row, int col, D& element) { element = static_cast<D>(c[row * padded_n + col]); });
     machine->counters.matrix_flops += 2ull * M * N * K;
     machine->counters.matmul2d_runs += 1;
@@ -247,10 +254,9 @@ struct MatmulRun {
   }
 
   // Cooperative inputs live in one simdgroup (or thread). k_is_row says that the tensor's rows run along K.
-  template <typename Operand, bool k_is_row, typename Get>
-  static void gather_operand(void* const* requests, Accumulator* packed, int padded, int K, Get get) {
+  template <typename Operand, bool k_is_row, int width, typename Get>
+  static void gather_operand(void* const* requests, const Panels<Accumulator, width>& packed, Get get) {
     using Layout = typename Operand::layout;
-    __builtin_memset(packed, 0, sizeof(Accumulator) * padded * K);
     for (int lane = 0; lane < (Scope::simdgroups == 0 ? 1 : 32); ++lane) {
       const Operand& part = *get(requests[lane]);
       for (int slot = 0; slot < Layout::capacity; ++slot) {
@@ -258,7 +264,7 @@ struct MatmulRun {
         if (place.valid) {
           const int k = k_is_row ? place.row : place.col;
           const int x = k_is_row ? place.col : place.row;
-          packed[k * padded + x] = widen<Accumulator, truncate>(part.elements[slot]);
+          packed.at(x, k) = widen<Accumulator, truncate>(part.elements[slot]);
         }
       }
     }
@@ -341,24 +347,25 @@ struct matmul2d {
   }
 
   template <int rows, int cols>
-  static auto layout_of() {
-    if constexpr (simdgroups == 0) {
-      return emu::ThreadLayout<rows, cols>{};
-    } else {
-      return emu::Layout<rows, cols, simdgroups, measured>{};
-    }
-  }
-  template <int rows, int cols>
-  using layout = decltype(layout_of<rows, cols>());
+  using layout = typename emu::ScopeLayout<simdgroups, rows, cols, measured>::type;
+  using left_layout = layout<descriptor.transpose_left ? K : M, descriptor.transpose_left ? M : K>;
+  using right_layout = layout<descriptor.transpose_right ? N : K, descriptor.transpose_right ? K : N>;
 
   template <typename L, typename R>
   using destination_role_of = destination_role<typename emu::ElementOf<L>::type, typename emu::ElementOf<R>::type>;
+
+  template <typename L, typename R, typename E>
+  using cooperative_tensor_destination_t = cooperative_tensor<E, layout<M, N>, destination_role_of<L, R>>;
+  template <typename LE, typename RE, typename DE>
+  using cooperative_tensor_left_input_t = cooperative_tensor<LE, left_layout, left_role>;
+  template <typename LE, typename RE, typename DE>
+  using cooperative_tensor_right_input_t = cooperative_tensor<RE, right_layout, right_role>;
 
   // L and R are the types of the operands, in the order of run().
   template <typename L, typename R, typename E, typename = int>
   auto get_destination_cooperative_tensor() const {
     static_assert(check_types<L, R, E>());
-    return cooperative_tensor<E, layout<M, N>, destination_role_of<L, R>>{};
+    return cooperative_tensor_destination_t<L, R, E>{};
   }
 
   // LE, RE and DE are element types.
@@ -366,21 +373,14 @@ struct matmul2d {
   auto get_left_input_cooperative_tensor() const {
     static_assert(check_types<LE, RE, DE>());
     check_input();
-    return cooperative_tensor<LE, layout<descriptor.transpose_left ? K : M, descriptor.transpose_left ? M : K>, left_role>{};
+    return cooperative_tensor_left_input_t<LE, RE, DE>{};
   }
   template <typename LE, typename RE, typename DE, typename Coordinate = int>
   auto get_right_input_cooperative_tensor() const {
     static_assert(check_types<LE, RE, DE>());
     check_input();
-    return cooperative_tensor<RE, layout<descriptor.transpose_right ? N : K, descriptor.transpose_right ? K : N>, right_role>{};
+    return cooperative_tensor_right_input_t<LE, RE, DE>{};
   }
-
-  template <typename L, typename R, typename E>
-  using cooperative_tensor_destination_t = decltype(declval<matmul2d>().template get_destination_cooperative_tensor<L, R, E>());
-  template <typename LE, typename RE, typename DE>
-  using cooperative_tensor_left_input_t = decltype(declval<matmul2d>().template get_left_input_cooperative_tensor<LE, RE, DE>());
-  template <typename LE, typename RE, typename DE>
-  using cooperative_tensor_right_input_t = decltype(declval<matmul2d>().template get_right_input_cooperative_tensor<LE, RE, DE>());
 
   template <typename Left, typename Right, typename Destination>
   EMU_INLINE void run(Left& left, Right& right, Destination& destination) const {

@@ -1,0 +1,92 @@
+"""Which products of a matrix kernel earn trust: the decision behind the Metal gate, fed with kernels that err."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mlx_tessl import _ext
+
+Matrix = np.ndarray
+M, N, K = 16, 32, 64
+
+
+def verdict(kernel: Callable[[Matrix, Matrix], Matrix]) -> tuple[bool, str]:
+    def product(a: list[float], b: list[float]) -> list[float]:
+        out = kernel(np.array(a, np.float32).reshape(M, K), np.array(b, np.float32).reshape(K, N))
+        return out.astype(np.float32).ravel().tolist()
+
+    return _ext.check_product(product)
+
+
+def below_row_8(a: Matrix, b: Matrix, garbage: float) -> Matrix:
+    out = a @ b
+    out[8:] = garbage
+    return out
+
+
+def one_element(a: Matrix, b: Matrix) -> Matrix:
+    out = a @ b
+    out[11, 17] += 1
+    return out
+
+
+def test_a_right_product_is_trusted() -> None:
+    assert verdict(lambda a, b: a @ b) == (True, "the self-check product is exact")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_operands_and_sums_are_exact_in_every_format(dtype: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = np.float16 if dtype == "float16" else ml_dtypes.bfloat16
+
+    def kernel(a: Matrix, b: Matrix) -> Matrix:
+        assert (a.astype(kind) == a).all()
+        return (a @ b).astype(kind).astype(np.float32)
+
+    assert verdict(kernel)[0]
+
+
+@pytest.mark.parametrize("garbage", [0.0, np.nan, 1e33])
+def test_garbage_from_row_8_on_is_refused(garbage: float) -> None:
+    trusted, reason = verdict(lambda a, b: below_row_8(a, b, garbage))
+    assert not trusted
+    assert "first in row 8" in reason
+    assert "of 512 elements" in reason
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        lambda a, b: np.zeros((M, N)),
+        lambda a, b: one_element(a, b),
+        lambda a, b: a[:, :48] @ b[:48],  # the last step of K is lost
+        lambda a, b: a[:, :16] @ b[:16] * 4,
+        lambda a, b: (a @ b)[::-1],
+        lambda a, b: np.roll(a @ b, 1, axis=1),
+        lambda a, b: np.roll(a, 1, axis=1) @ b,
+        lambda a, b: a.reshape(K, M).T @ b,  # a taken for its transpose
+        lambda a, b: a @ b.reshape(N, K).T,
+        lambda a, b: np.concatenate([(a @ b)[:, :16]] * 2, axis=1),
+    ],
+)
+def test_a_wrong_product_is_refused(kernel: Callable[[Matrix, Matrix], Matrix]) -> None:
+    trusted, reason = verdict(kernel)
+    assert not trusted
+    assert "in place of" in reason
+
+
+def test_a_product_of_another_size_is_refused() -> None:
+    assert verdict(lambda a, b: (a @ b)[:8]) == (False, "the self-check product has 256 elements, not 512")
+
+
+def test_a_kernel_that_fails_is_refused_and_told() -> None:
+    def fails(a: Matrix, b: Matrix) -> Matrix:
+        raise RuntimeError("Unable to build metal library from source")
+
+    trusted, reason = verdict(fails)
+    assert not trusted
+    assert "could not run" in reason
+    assert "Unable to build metal library" in reason
