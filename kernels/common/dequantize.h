@@ -139,3 +139,29 @@ inline Octet load_weights(thread const PackedMatrix<T>& w, int row, int column) 
   const float bias = load_group_bias(w, row, group);
   return {scale_and_add(decode_four(octet, 0), scale, bias), scale_and_add(decode_four(octet, 4), scale, bias)};
 }
+
+// The bits of four values from `column` on, a multiple of 4, the first value lowest: at most 24 of them, from a whole or
+// a half byte on.
+inline uint load_quad(device const uint* row, int column) {
+  device const uchar* p = reinterpret_cast<device const uchar*>(row) + column / 4 * quantized_bits / 2;
+  switch (quantized_bits) {
+    case 2:
+      return p[0];
+    case 4:
+      return *reinterpret_cast<device const ushort*>(p);
+    case 8:
+      return *reinterpret_cast<device const uint*>(p);
+    case 3:
+      return (uint(p[0]) | uint(p[1]) << 8) >> (column & 4);
+    default: // 5 or 6; four values of 5 bits may begin at a half byte
+      return (uint(p[0]) | uint(p[1]) << 8 | uint(p[2]) << 16) >> (quantized_bits == 5 ? column & 4 : 0);
+  }
+}
+
+// The weights from `column` on, a multiple of 4, of one row.
+template <typename T>
+inline float4 load_four_weights(thread const PackedMatrix<T>& w, int row, int column) {
+  const float4 values = decode_four(uint2(load_quad(w.words + row * w.ld_words, column), 0u), 0);
+  const int group = column / quantized_group;
+  return scale_and_add(values, load_scale(w, row, group), load_group_bias(w, row, group));
+}

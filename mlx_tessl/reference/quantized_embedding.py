@@ -20,9 +20,10 @@ def quantized_embedding(
     """Twin of :func:`mlx_tessl.quantized_embedding`: packed rows gathered, then decoded; zeros where there is none."""
     with on(stream):
         rows = w.shape[0]
-        valid = (ids >= -rows) & (ids < rows)
-        safe = mx.where(valid, ids, 0)
-        gathered = [x if x is None else mx.take(x, safe, axis=0) for x in (w, scales, biases)]
+        flat = ids.reshape(-1)
+        valid = (flat >= -rows) & (flat < rows)
+        gathered = [x if x is None else mx.take(x, mx.where(valid, flat, 0), axis=0) for x in (w, scales, biases)]
         dtype = mx.bfloat16 if mode != "affine" or biases is None else mx.result_type(scales, biases)
         weights = dequantize(gathered[0], gathered[1], gathered[2], group_size, bits, mode)
-        return mx.where(valid[..., None], weights, 0.0).astype(dtype)
+        kept = mx.where(valid[:, None], weights, 0.0).astype(dtype)
+        return kept.reshape(*ids.shape, kept.shape[-1])

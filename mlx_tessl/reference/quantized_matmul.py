@@ -47,6 +47,9 @@ def dequantize(
     if mode == "affine":
         assert biases is not None
         scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+    if w.size == 0:
+        group = group_size or {"affine": 64, "nvfp4": 16}.get(mode, 32)
+        return mx.zeros((*w.shape[:-1], scales.shape[-1] * group))
     options = {"group_size": group_size, "bits": bits, "mode": mode, "dtype": mx.float32}
     if mode != "nvfp4":
         return mx.dequantize(w, scales, biases, **options)
