@@ -26,6 +26,7 @@ NB_MODULE(_ext, m) {
   tessl::bind_matmul(m);
   tessl::bind_plans(m);
   tessl::bind_quantized(m);
+  tessl::bind_quantized_plans(m);
   tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

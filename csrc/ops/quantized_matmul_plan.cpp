@@ -11,7 +11,7 @@
 namespace tessl {
 namespace {
 
-// ---- the choice of a kernel
+// ---- limits
 
 // Rows of x that a vector kernel takes: of the transposed weights by what a simdgroup's registers hold, of the plain
 // ones, where a thread has eight columns, by what its own do.
@@ -43,31 +43,6 @@ int32_t vector_limit(const MatmulProblem& product, const DeviceProfile& device) 
   return limits->rows[width <= 2048 ? 0 : width <= 4096 ? 1 : 2];
 }
 
-// A kernel is taken by the first rule that applies.
-struct KernelRule {
-  bool (*applies)(const QuantizedMatmulProblem& problem, const DeviceProfile& device);
-  QuantizedKernelChoice choice;
-};
-
-constexpr std::array kernel_rules{
-    KernelRule{
-        [](const QuantizedMatmulProblem& problem, const DeviceProfile& device) {
-          return problem.transposed && problem.product.M < vector_limit(problem.product, device);
-        },
-        {QuantizedKernelKind::vector, "few rows of x: the time is that of reading the weights once"}
-    },
-    KernelRule{
-        [](const QuantizedMatmulProblem& problem, const DeviceProfile&) {
-          return !problem.transposed && problem.product.M <= vector_rows_nn.back();
-        },
-        {QuantizedKernelKind::vector, "few rows of x, and a thread holds the sums of eight columns for each"}
-    },
-    KernelRule{
-        [](const QuantizedMatmulProblem&, const DeviceProfile&) { return true; },
-        {QuantizedKernelKind::tiled, "many rows of x share the decoded weights"}
-    },
-};
-
 // ---- operands
 
 // An operand as the kernels read it: rows of contiguous elements.
@@ -87,7 +62,7 @@ PlacedOperand place(
     size_t itemsize
 ) {
   if (x.col_stride == 1 || columns <= 1 || problem.product.K == 0) {
-    return {Argument::input(x.input), x.offset, x.row_stride, x.batch_strides};
+    return {Argument::input(x.input), x.offset, rows == 1 ? columns : x.row_stride, x.batch_strides};
   }
   const auto copy = add_operand_copy(plan, problem.product, x, rows, columns, false, itemsize);
   return {copy.argument, 0, columns, copy.batch_strides};
@@ -128,6 +103,113 @@ bool starts_runs_of_four(const Strided& x, size_t itemsize) {
          std::all_of(x.batch_strides.begin(), x.batch_strides.end(), [](int64_t stride) { return stride % 4 == 0; });
 }
 
+// ---- the choice of a kernel
+
+// A kernel is taken by the first rule that applies.
+struct KernelRule {
+  bool (*applies)(const QuantizedMatmulProblem& problem, const PlacedOperands& operands, const DeviceProfile& device);
+  QuantizedKernelChoice choice;
+};
+
+// What matmul2d reads in place: see tensorops_obstacle in matmul_plan.cpp.
+constexpr int64_t tensorops_alignment = 16;
+constexpr int64_t tensorops_lines = 128;
+constexpr int64_t tensorops_reach = int64_t{1} << 31;
+
+bool is_view_of_tensorops(const PlacedOperand& x, int32_t lines, size_t itemsize) {
+  const int64_t run = tensorops_alignment / static_cast<int64_t>(itemsize);
+  return x.offset % tensorops_alignment == 0 && x.row_stride > 0 &&
+         std::min<int64_t>(lines, tensorops_lines) * x.row_stride * static_cast<int64_t>(itemsize) < tensorops_reach &&
+         std::all_of(x.batch_strides.begin(), x.batch_strides.end(), [&](int64_t s) { return s % run == 0; });
+}
+
+bool x_is_view(const QuantizedMatmulProblem& problem, const PlacedOperands& operands) {
+  const auto& product = problem.product;
+  return product.K == 0 || is_view_of_tensorops(operands.x, product.M, product.dtype.size());
+}
+
+// matmul2d takes e8m0 scales of blocks of 32 along K for a transposed right operand, e4m3 or e2m1, beside a half left one;
+// scales of one row after another, without gaps.
+bool is_native(const QuantizedMatmulProblem& problem, const PlacedOperands& operands) {
+  const auto& product = problem.product;
+  const auto mode = problem.quantization.mode;
+  const bool has_planes = mode == QUANTIZATION_MXFP4 || mode == QUANTIZATION_MXFP8;
+  const int64_t row_words = int64_t{product.K} * problem.quantization.bits / 32;
+  return has_planes && problem.transposed && product.dtype == mlx::core::float16 && product.K > 0 &&
+         operands.w.row_stride == row_words && operands.scales.row_stride == product.K / 32 &&
+         is_view_of_tensorops(operands.w, product.N, sizeof(uint32_t)) && x_is_view(problem, operands);
+}
+
+// Cooperative tensors as inputs were announced with macOS 26.3; MLX uses them from 26.2 on.
+constexpr MacosVersion direct_macos{26, 3};
+
+// Rows of the taller direct tile. With more, a staged block of 128 rows decodes the weights less often.
+constexpr int32_t direct_rows = 64;
+
+using Problem = QuantizedMatmulProblem;
+constexpr std::array kernel_rules{
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands&, const DeviceProfile& device) {
+          return problem.transposed && problem.product.M < vector_limit(problem.product, device);
+        },
+        {QuantizedKernelKind::vector, "few rows of x: the time is that of reading the weights once"}
+    },
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands&, const DeviceProfile&) {
+          return !problem.transposed && problem.product.M <= vector_rows_nn.back();
+        },
+        {QuantizedKernelKind::vector, "few rows of x, and a thread holds the sums of eight columns for each"}
+    },
+    KernelRule{
+        [](const Problem&, const PlacedOperands&, const DeviceProfile& device) {
+          return !device.has(Capability::tensorops);
+        },
+        {QuantizedKernelKind::portable, "the device has no matrix unit that its macOS lets us use"}
+    },
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands&, const DeviceProfile&) {
+          return problem.product.dtype == mlx::core::float32 && !problem.product.relaxed;
+        },
+        {QuantizedKernelKind::portable, "exact float32 does not run on the matrix units"}
+    },
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands& operands, const DeviceProfile& device) {
+          return device.has(Capability::tensorops27) && is_native(problem, operands);
+        },
+        {QuantizedKernelKind::native, "matmul2d decodes this format itself"}
+    },
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands&, const DeviceProfile& device) {
+          return problem.product.M <= direct_rows && device.macos >= direct_macos;
+        },
+        {QuantizedKernelKind::direct, "one row of tiles: every weight is decoded once, in registers"}
+    },
+    KernelRule{
+        [](const Problem& problem, const PlacedOperands& operands, const DeviceProfile&) {
+          return x_is_view(problem, operands);
+        },
+        {QuantizedKernelKind::staged, "many rows of x share the weights decoded in threadgroup memory"}
+    },
+    KernelRule{
+        [](const Problem&, const PlacedOperands&, const DeviceProfile& device) { return device.macos >= direct_macos; },
+        {QuantizedKernelKind::direct, "x does not lie as matmul2d reads it in place"}
+    },
+    KernelRule{
+        [](const Problem&, const PlacedOperands&, const DeviceProfile&) { return true; },
+        {QuantizedKernelKind::portable, "x does not lie as matmul2d reads it in place, nor may it take registers"}
+    },
+};
+
+QuantizedKernelChoice choose_kernel(
+    const QuantizedMatmulProblem& problem, const PlacedOperands& operands, const DeviceProfile& device
+) {
+  return std::find_if(
+             kernel_rules.begin(),
+             kernel_rules.end(),
+             [&](const auto& rule) { return rule.applies(problem, operands, device); }
+  )->choice;
+}
+
 // ---- kernels
 
 constexpr std::array<const char*, 3> dtype_names{"float32", "float16", "bfloat16"};
@@ -140,10 +222,10 @@ size_t dtype_index(mlx::core::Dtype dtype) {
 template <size_t Count>
 class KernelTable {
  public:
-  KernelTable(const char* variant, const char* family, Capability capability, const std::array<std::string, Count>& sizes) {
+  KernelTable(const std::string& variant, const char* family, Capability capability, const std::array<std::string, Count>& sizes) {
     for (size_t dtype = 0; dtype < dtype_names.size(); ++dtype) {
       for (size_t size = 0; size < Count; ++size) {
-        const std::string name = std::string("quantized_matmul_") + variant + "_" + dtype_names[dtype] + "_" + sizes[size];
+        const std::string name = "quantized_matmul_" + variant + "_" + dtype_names[dtype] + "_" + sizes[size];
         kernels_[dtype][size] = intern_kernel(name, family, capability);
       }
     }
@@ -223,18 +305,73 @@ GemmShape shape_of(const QuantizedMatmulProblem& problem) {
   return {product.M, product.N, product.K, product.batch(), layout, precision, false};
 }
 
-Dispatch tiled_dispatch(const QuantizedMatmulProblem& problem, const DeviceProfile& device) {
-  constexpr auto portable = Capability::portable;
-  static const KernelTable nt("portable_nt", portable_family, portable, texts(portable_tiles));
-  static const KernelTable nn("portable_nn", portable_family, portable, texts(portable_tiles));
+// Kernels by layout, dtype and tile.
+template <size_t Count>
+struct TiledKernels {
+  TiledKernels(const char* variant, const char* family, Capability capability, const std::array<GemmTile, Count>& tiles)
+      : tiles(tiles),
+        nt(std::string(variant) + "_nt", family, capability, texts(tiles)),
+        nn(std::string(variant) + "_nn", family, capability, texts(tiles)) {
+  }
+
+  const Kernel* operator()(const QuantizedMatmulProblem& problem, const GemmTile& tile) const {
+    const auto index = static_cast<size_t>(std::find(tiles.begin(), tiles.end(), tile) - tiles.begin());
+    return (problem.transposed ? nt : nn)(problem.product.dtype, index);
+  }
+
+  std::array<GemmTile, Count> tiles;
+  KernelTable<Count> nt, nn;
+};
+
+constexpr std::array direct_tiles{GemmTile{32, 128}, GemmTile{64, 128}};
+
+const Kernel* native_kernel(QuantizationMode mode, const GemmTile& tile) {
+  auto named = [](const char* format, const GemmTile& size) {
+    const std::string text = std::to_string(size.m) + "x" + std::to_string(size.n);
+    const std::string name = std::string("quantized_matmul_") + format + "_float16_" + text;
+    return intern_kernel(name, "quantized_matmul_tensorops27", Capability::tensorops27);
+  };
+  static const std::array kernels{
+      std::array{named("mxfp4", tensorops_tiles[0]), named("mxfp4", tensorops_tiles[1])},
+      std::array{named("mxfp8", tensorops_tiles[0]), named("mxfp8", tensorops_tiles[1])},
+  };
+  return kernels[mode == QUANTIZATION_MXFP8][tile == tensorops_tiles[1]];
+}
+
+struct TiledKernel {
+  const Kernel* kernel;
+  GemmTile tile;
+};
+
+TiledKernel tiled_kernel(
+    const QuantizedMatmulProblem& problem, QuantizedKernelKind kind, const GemmShape& shape, const DeviceProfile& device
+) {
+  constexpr auto tensorops = Capability::tensorops;
+  constexpr const char* family = "quantized_matmul_tensorops";
+  static const TiledKernels portable("portable", portable_family, Capability::portable, portable_tiles);
+  static const TiledKernels direct("direct", family, tensorops, direct_tiles);
+  static const TiledKernels staged("staged", family, tensorops, tensorops_tiles);
+  if (kind == QuantizedKernelKind::portable) {
+    const GemmTile tile = choose_portable_tile(shape, device).tile;
+    return {portable(problem, tile), tile};
+  }
+  if (kind == QuantizedKernelKind::direct) {
+    const GemmTile tile = direct_tiles[problem.product.M <= direct_tiles[0].m ? 0 : 1];
+    return {direct(problem, tile), tile};
+  }
+  const GemmTile tile = choose_tensorops_tile(shape, device).tile;
+  if (kind == QuantizedKernelKind::staged) {
+    return {staged(problem, tile), tile};
+  }
+  return {native_kernel(problem.quantization.mode, tile), tile};
+}
+
+Dispatch tiled_dispatch(const QuantizedMatmulProblem& problem, QuantizedKernelKind kind, const DeviceProfile& device) {
   const auto& product = problem.product;
   const GemmShape shape = shape_of(problem);
-  const GemmTile tile = choose_portable_tile(shape, device).tile;
-  const auto size = static_cast<size_t>(
-      std::find(portable_tiles.begin(), portable_tiles.end(), tile) - portable_tiles.begin()
-  );
+  const auto [kernel, tile] = tiled_kernel(problem, kind, shape, device);
   Dispatch dispatch;
-  dispatch.kernel = (problem.transposed ? nt : nn)(product.dtype, size);
+  dispatch.kernel = kernel;
   dispatch.tiles_m = tile_count(product.M, tile.m);
   dispatch.tiles_n = tile_count(product.N, tile.n);
   dispatch.walk_width = choose_walk_width(shape, tile);
@@ -282,7 +419,9 @@ QuantizedMatmulArgs args_of(
 }
 
 // The constants of kernels/common/matmul_epilogue.h, dequantize.h and quantized_matmul.metal.
-void add_constants(Launch& launch, const QuantizedMatmulProblem& problem, const PlacedOperands& operands) {
+void add_constants(
+    Launch& launch, const QuantizedMatmulProblem& problem, const PlacedOperands& operands, QuantizedKernelKind kind
+) {
   const auto& product = problem.product;
   const auto& quantization = problem.quantization;
   const size_t itemsize = product.dtype.size();
@@ -302,6 +441,9 @@ void add_constants(Launch& launch, const QuantizedMatmulProblem& problem, const 
   add(7, false);
   add(8, vector_bias);
   add(9, false);
+  if (kind == QuantizedKernelKind::native) {
+    return;
+  }
   add(10, starts_runs_of_four(operands.x, itemsize));
   add_int(11, quantization.mode);
   add_int(12, quantization.bits);
@@ -391,9 +533,8 @@ int32_t packed_rows(const QuantizedMatmulProblem& problem) {
 }
 
 QuantizedKernelChoice choose_quantized_kernel(const QuantizedMatmulProblem& problem, const DeviceProfile& device) {
-  return std::find_if(
-             kernel_rules.begin(), kernel_rules.end(), [&](const auto& rule) { return rule.applies(problem, device); }
-  )->choice;
+  Plan plan;
+  return choose_kernel(problem, place_operands(plan, problem), device);
 }
 
 Plan plan_quantized_matmul(const QuantizedMatmulProblem& problem, const DeviceProfile& device) {
@@ -402,14 +543,14 @@ Plan plan_quantized_matmul(const QuantizedMatmulProblem& problem, const DevicePr
     return plan;
   }
   const PlacedOperands operands = place_operands(plan, problem);
-  const auto kind = choose_quantized_kernel(problem, device).kind;
+  const auto kind = choose_kernel(problem, operands, device).kind;
   const Dispatch dispatch =
-      kind == QuantizedKernelKind::vector ? vector_dispatch(problem) : tiled_dispatch(problem, device);
+      kind == QuantizedKernelKind::vector ? vector_dispatch(problem) : tiled_dispatch(problem, kind, device);
 
   plan.launches.push_back({});
   Launch& launch = plan.launches.back();
   launch.kernel = dispatch.kernel;
-  add_constants(launch, problem, operands);
+  add_constants(launch, problem, operands, kind);
   add_arguments(launch, problem, operands, args_of(problem, operands, dispatch));
   launch.grid = dispatch.grid;
   launch.group = dispatch.group;

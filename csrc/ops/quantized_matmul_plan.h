@@ -34,8 +34,11 @@ QuantizedMatmulProblem make_quantized_matmul_problem(
 // Rows of the packed weights.
 int32_t packed_rows(const QuantizedMatmulProblem& problem);
 
-// Which kind of kernel computes a problem, and why.
-enum class QuantizedKernelKind : uint8_t { vector, tiled };
+// The kinds of kernels: by vectors, by tiles on simdgroup_matrix, or on the matrix units with weights decoded into
+// registers, into threadgroup memory, or by matmul2d itself.
+enum class QuantizedKernelKind : uint8_t { vector, portable, direct, staged, native };
+
+// Which kind computes a problem, and why.
 
 struct QuantizedKernelChoice {
   QuantizedKernelKind kind;
