@@ -5,7 +5,7 @@ from ._dispatch import use_reference
 from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
-from .ops import linear, matmul
+from .ops import linear, matmul, quantized_embedding, quantized_matmul
 
 __version__ = _build_info.VERSION
 
@@ -17,6 +17,8 @@ __all__ = [
     "kernels_path",
     "linear",
     "matmul",
+    "quantized_embedding",
+    "quantized_matmul",
     "reference",
     "trace",
     "use_reference",

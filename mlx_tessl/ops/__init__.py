@@ -3,5 +3,7 @@
 from .attention import attention
 from .linear import linear
 from .matmul import matmul
+from .quantized_embedding import quantized_embedding
+from .quantized_matmul import quantized_matmul
 
-__all__ = ["attention", "linear", "matmul"]
+__all__ = ["attention", "linear", "matmul", "quantized_embedding", "quantized_matmul"]
