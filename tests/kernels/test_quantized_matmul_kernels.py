@@ -18,7 +18,12 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 TINY = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
 # Devices on which each kind of kernel is chosen, given enough rows.
-DEVICES = {"portable": ("m1", "15.0"), "staged": ("m5-pro", "26.2"), "direct": ("m5-pro", "26.4"), "native": ("m5", "27.0")}
+DEVICES = {
+    "portable": ("m1", "15.0"),
+    "staged": ("m5-pro", "26.2"),
+    "direct": ("m5-pro", "26.4"),
+    "native": ("m5", "27.0"),
+}
 TF32 = 2.0**-10  # of an operand, by truncation
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
