@@ -1,5 +1,8 @@
 """TensorOps matmul, flash attention and quantized GEMM as MLX primitives, with the models that use them."""
 
+from importlib import import_module
+from types import ModuleType
+
 from . import _build_info, _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
 from ._dispatch import use_reference
 from ._trace import trace
@@ -40,3 +43,11 @@ __all__ = [
     "trace",
     "use_reference",
 ]
+
+_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
