@@ -5,7 +5,18 @@ from ._dispatch import use_reference
 from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
-from .ops import linear, matmul
+from .ops import (
+    gated_rms_norm,
+    geglu,
+    layer_norm,
+    linear,
+    matmul,
+    quantized_embedding,
+    quantized_matmul,
+    rms_norm,
+    sigmoid_gate,
+    swiglu,
+)
 
 __version__ = _build_info.VERSION
 
@@ -14,10 +25,18 @@ __all__ = [
     "backend_info",
     "build_info",
     "emulate",
+    "gated_rms_norm",
+    "geglu",
     "kernels_path",
+    "layer_norm",
     "linear",
     "matmul",
+    "quantized_embedding",
+    "quantized_matmul",
     "reference",
+    "rms_norm",
+    "sigmoid_gate",
+    "swiglu",
     "trace",
     "use_reference",
 ]

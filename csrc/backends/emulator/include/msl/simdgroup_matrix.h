@@ -113,9 +113,7 @@ EMU_INLINE void simdgroup_multiply_accumulate(
 }
 
 template <typename D, typename A, typename B>
-EMU_INLINE void simdgroup_multiply(
-    simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const simdgroup_matrix<B>& b
-) {
+EMU_INLINE void simdgroup_multiply(simdgroup_matrix<D>& d, const simdgroup_matrix<A>& a, const simdgroup_matrix<B>& b) {
   simdgroup_multiply_accumulate(d, a, b, simdgroup_matrix<D>(static_cast<D>(0)));
 }
 
