@@ -65,19 +65,6 @@ Operand make_operand(
   return operand;
 }
 
-mx::Dtype parse_dtype(const std::string& name) {
-  if (name == "float32") {
-    return mx::float32;
-  }
-  if (name == "float16") {
-    return mx::float16;
-  }
-  if (name == "bfloat16") {
-    return mx::bfloat16;
-  }
-  throw std::invalid_argument("[mlx_tessl.plan] dtype is '" + name + "'; it must be float32, float16 or bfloat16");
-}
-
 struct MatmulCall {
   mx::Dtype dtype;
   Operand a, b;
