@@ -93,8 +93,7 @@ template <typename T>
 ) {
   threadgroup float shared[row_team_max_simdgroups];
   const bool is_second = rope_has_second && group >= uint(args.groups_of_first);
-  const RowTeam team =
-      row_team(is_second ? group - uint(args.groups_of_first) : group, simdgroup, simdgroups, lane);
+  const RowTeam team = row_team(is_second ? group - uint(args.groups_of_first) : group, simdgroup, simdgroups, lane);
   constant RopeRowsArgs& source = is_second ? args.second : args.first;
   if (team.row >= source.rows.count) {
     return;

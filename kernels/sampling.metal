@@ -41,7 +41,7 @@ struct LogitsRow {
   float4 scores(constant SamplingArgs& args, int column) const {
     float4 z = row_load(logits, args.logits.column_stride, sampling_vector_logits, column, args.rows.columns);
     if (sampling_has_softcap) {
-      z = args.softcap * precise::tanh(clamp(z / args.softcap, -15.0f, 15.0f));
+      z = args.softcap * precise::tanh(clamp(z / args.softcap, float4(-15.0f), float4(15.0f)));
     }
     if (sampling_has_temperature) {
       z /= args.temperature;

@@ -1,5 +1,8 @@
 """TensorOps matmul, flash attention and quantized GEMM as MLX primitives, with the models that use them."""
 
+from importlib import import_module
+from types import ModuleType
+
 from . import _build_info, _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
 from ._dispatch import use_reference
 from ._trace import trace
@@ -9,12 +12,15 @@ from .ops import (
     argmax,
     gated_rms_norm,
     geglu,
+    kv_store,
     l2_normalize,
     layer_norm,
     linear,
     logsumexp,
     matmul,
     qk_norm_rope,
+    quantized_embedding,
+    quantized_matmul,
     rms_norm,
     rope,
     rope_inv_freq,
@@ -38,12 +44,15 @@ __all__ = [
     "gated_rms_norm",
     "geglu",
     "kernels_path",
+    "kv_store",
     "l2_normalize",
     "layer_norm",
     "linear",
     "logsumexp",
     "matmul",
     "qk_norm_rope",
+    "quantized_embedding",
+    "quantized_matmul",
     "reference",
     "rms_norm",
     "rope",
@@ -58,3 +67,11 @@ __all__ = [
     "trace",
     "use_reference",
 ]
+
+_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,19 +65,6 @@ Operand make_operand(
   return operand;
 }
 
-mx::Dtype parse_dtype(const std::string& name) {
-  if (name == "float32") {
-    return mx::float32;
-  }
-  if (name == "float16") {
-    return mx::float16;
-  }
-  if (name == "bfloat16") {
-    return mx::bfloat16;
-  }
-  throw std::invalid_argument("[mlx_tessl.plan] dtype is '" + name + "'; it must be float32, float16 or bfloat16");
-}
-
 struct MatmulCall {
   mx::Dtype dtype;
   Operand a, b;
@@ -92,8 +79,9 @@ struct MatmulCall {
   Plan plan() const {
     return plan_matmul(problem(), device);
   }
-  const char* obstacle() const {
-    return tensorops_obstacle(problem(), device);
+  std::optional<std::string> obstacle() const {
+    const char* reason = tensorops_obstacle(problem(), device);
+    return reason ? std::optional<std::string>(reason) : std::nullopt;
   }
 };
 

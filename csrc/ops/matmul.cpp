@@ -1,7 +1,6 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -9,10 +8,12 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/matmul.h"
+#include "launch/decimal.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
 #include "ops/matmul_plan.h"
 #include "ops/op.h"
+#include "ops/precision.h"
 
 namespace tessl {
 namespace {
@@ -340,21 +341,6 @@ std::string text(const Shape& shape) {
   throw std::invalid_argument("[" + std::string(op) + "] " + message);
 }
 
-// float32 operands follow MLX's own rule unless the caller says otherwise: MLX_ENABLE_TF32, on by default.
-bool parse_precision(std::string_view op, const std::optional<std::string>& precision) {
-  static const bool enable_tf32 = [] {
-    const char* value = std::getenv("MLX_ENABLE_TF32");
-    return value == nullptr || std::atoi(value) != 0;
-  }();
-  if (!precision) {
-    return enable_tf32;
-  }
-  if (*precision != "exact" && *precision != "relaxed") {
-    refuse(op, "precision is '" + *precision + "'; it must be None, 'exact' or 'relaxed'");
-  }
-  return *precision == "relaxed";
-}
-
 // The dtype of the result, to which every operand is promoted.
 mx::Dtype check_dtypes(std::string_view op, const MatmulInputs& inputs) {
   const auto dtype = mx::result_type(inputs.list());
@@ -371,8 +357,8 @@ void check_ndim(std::string_view op, const char* argument, const mx::array& x, i
   if (ndim < lowest || ndim > max_ndim) {
     refuse(
         op,
-        std::string(argument) + " has shape " + text(x.shape()) + "; it must have " + std::to_string(lowest) + " to " +
-            std::to_string(max_ndim) + " dimensions"
+        std::string(argument) + " has shape " + text(x.shape()) + "; it must have " + decimal(lowest) + " to " +
+            decimal(max_ndim) + " dimensions"
     );
   }
 }
@@ -383,8 +369,8 @@ void check_product(
   if (a.shape(-1) != b.shape(-2)) {
     refuse(
         op,
-        std::string(a_name) + " and " + b_name + " share the dimension K, but it is " + std::to_string(a.shape(-1)) +
-            " in one and " + std::to_string(b.shape(-2)) + " in the other"
+        std::string(a_name) + " and " + b_name + " share the dimension K, but it is " + decimal(a.shape(-1)) +
+            " in one and " + decimal(b.shape(-2)) + " in the other"
     );
   }
   const auto pairs = std::min(a.ndim(), b.ndim());
@@ -421,7 +407,7 @@ void check_addend(
 
 void check_bias(std::string_view op, const std::optional<mx::array>& bias, int N) {
   if (bias && (bias->ndim() != 1 || bias->shape(0) != N)) {
-    refuse(op, "bias has shape " + text(bias->shape()) + "; it must be (" + std::to_string(N) + ",)");
+    refuse(op, "bias has shape " + text(bias->shape()) + "; it must be (" + decimal(N) + ",)");
   }
 }
 

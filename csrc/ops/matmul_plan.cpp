@@ -7,8 +7,9 @@
 #include <span>
 #include <string>
 
+#include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
-#include "ops/copy_plan.h"
+#include "ops/operand_copy.h"
 
 namespace tessl {
 namespace {
@@ -48,37 +49,17 @@ StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t colum
   };
 }
 
-// A copy of x without gaps, row by row or column by column; members of the batch that share their elements share them
-// in the copy.
+// A copy of x without gaps, row by row or column by column.
 StoredMatrix add_copy_of(
     Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed
 ) {
-  StoredMatrix copy = stored_in_place(x, rows, columns, transposed);
-  FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS + 2> shape;
-  FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS + 2> strides;
-  for (size_t d = 0; d < problem.batch_shape.size(); ++d) {
-    shape.push_back(x.batch_strides[d] == 0 ? 1 : problem.batch_shape[d]);
-    strides.push_back(x.batch_strides[d]);
-  }
-  shape.push_back(copy.lines);
-  shape.push_back(copy.width);
-  strides.push_back(copy.stride);
-  strides.push_back(transposed ? x.row_stride : x.col_stride);
-
-  int64_t members = int64_t{copy.lines} * copy.width;
-  for (size_t d = problem.batch_shape.size(); d-- > 0;) {
-    copy.batch_strides[d] = x.batch_strides[d] == 0 ? 0 : members;
-    members *= shape[d];
-  }
-  const size_t itemsize = problem.dtype.size();
-  const Argument scratch = plan.add_scratch(static_cast<size_t>(members) * itemsize);
-  add_copy(
-      plan, itemsize, copy.argument, x.offset, scratch, {shape.begin(), shape.size()}, {strides.begin(), strides.size()}
-  );
-  copy.argument = Argument::scratch_in(scratch.index);
-  copy.offset = 0;
-  copy.stride = copy.width;
-  return copy;
+  const auto copy = add_operand_copy(plan, problem, x, rows, columns, transposed, problem.dtype.size());
+  StoredMatrix stored = stored_in_place(x, rows, columns, transposed);
+  stored.argument = copy.argument;
+  stored.offset = 0;
+  stored.stride = stored.width;
+  stored.batch_strides = copy.batch_strides;
+  return stored;
 }
 
 // Whether each multiple of `run` elements along a contiguous line starts on a boundary of that many.
@@ -121,12 +102,19 @@ const char* tensorops_obstacle(const StoredMatrix& x, size_t itemsize) {
   return nullptr;
 }
 
-// Where a row must not depend on other rows, neither may the kernel, and alignment that M or the batch decides must not
-// count. Where N and K are of whole 16 bytes an operand that cannot be read in place can be copied; where they are not,
-// the portable kernel takes all.
+// Where a row must not depend on other rows, neither may the kernel, and what M or the batch decides must not count. An
+// operand that cannot be read in place is copied row by row, which helps when K and N are of whole 16 bytes and a tile
+// of such rows is in reach; otherwise the portable kernel takes all.
 const char* batch_invariance_obstacle(const MatmulProblem& problem) {
-  const int32_t run = static_cast<int32_t>(tensorops_alignment) / problem.dtype.size();
-  return problem.N % run == 0 && problem.K % run == 0 ? nullptr : "batch invariance, with N or K not of whole 16 bytes";
+  const int64_t itemsize = problem.dtype.size();
+  const int64_t longest = std::max(problem.N, problem.K);
+  if (problem.N * itemsize % tensorops_alignment != 0 || problem.K * itemsize % tensorops_alignment != 0) {
+    return "batch invariance, with N or K not of whole 16 bytes";
+  }
+  if (tensorops_lines * longest * itemsize >= tensorops_reach) {
+    return "batch invariance, with N or K so long that a tile spans 2 GB";
+  }
+  return nullptr;
 }
 
 // a and b where the kernel reads them, and why that kernel is not TensorOps; null when it is.
@@ -136,34 +124,26 @@ struct Placement {
   const char* obstacle = nullptr;
 };
 
-// Adds the copies of operands that no kernel reads in place.
+// Adds the copies of operands that the kernel cannot read in place.
 Placement place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
-  const bool matrix_unit = device.has(Capability::tensorops);
-  const char* no_matrix_unit = matrix_unit ? nullptr : "the device has no matrix unit that its macOS lets us use";
   const size_t itemsize = problem.dtype.size();
+  const char* obstacle = nullptr;
+  if (!device.has(Capability::tensorops)) {
+    obstacle = "the device has no matrix unit that its macOS lets us use";
+  } else if (problem.batch_invariant) {
+    obstacle = batch_invariance_obstacle(problem);
+  }
+  const bool only_tensorops = problem.batch_invariant && !obstacle;
+
   auto place = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
     const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
-    if (is_readable(x) || problem.K == 0) {
+    const bool readable = is_readable(x) && !(only_tensorops && tensorops_obstacle(stored, itemsize));
+    if (readable || problem.K == 0) {
       return stored;
     }
-    return add_copy_of(plan, problem, x, rows, columns, stored.transposed);
+    return add_copy_of(plan, problem, x, rows, columns, stored.transposed && !only_tensorops);
   };
-  auto place_aligned = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
-    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
-    if ((is_readable(x) && !tensorops_obstacle(stored, itemsize)) || problem.K == 0) {
-      return stored;
-    }
-    return add_copy_of(plan, problem, x, rows, columns, false);
-  };
-
-  if (problem.batch_invariant) {
-    const char* obstacle = matrix_unit ? batch_invariance_obstacle(problem) : no_matrix_unit;
-    if (!obstacle) {
-      return {place_aligned(problem.a, problem.M, problem.K), place_aligned(problem.b, problem.K, problem.N), nullptr};
-    }
-    return {place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
-  }
-  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), no_matrix_unit};
+  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
   for (const auto* stored : {&placement.a, &placement.b}) {
     if (!placement.obstacle && problem.K > 0) {
       placement.obstacle = tensorops_obstacle(*stored, itemsize);
@@ -207,7 +187,7 @@ class KernelTable {
           const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
           const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
           const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
-                                   std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
+                                   decimal(tiles[tile].m) + "x" + decimal(tiles[tile].n);
           kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
         }
       }

@@ -104,9 +104,7 @@ class RowReduction : public RowOp {
   float eps_;
 };
 
-mx::array reduce(
-    std::string_view op, Reduction reduction, const mx::array& x, float eps, mx::StreamOrDevice stream
-) {
+mx::array reduce(std::string_view op, Reduction reduction, const mx::array& x, float eps, mx::StreamOrDevice stream) {
   check_rows(op, "x", x);
   const auto dtype = check_dtypes(op, {x});
   return make_outputs(std::make_shared<RowReduction>(mx::to_stream(stream), reduction, eps), dtype, {x})[0];

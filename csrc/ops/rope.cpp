@@ -83,8 +83,8 @@ mx::array compose(
   const auto b = interleaved ? columns_of(y, 1, rotary_dim, 2, s) : columns_of(y, half, rotary_dim, 1, s);
   const auto first = mx::subtract(mx::multiply(a, cosine, s), mx::multiply(b, sine, s), s);
   const auto second = mx::add(mx::multiply(b, cosine, s), mx::multiply(a, sine, s), s);
-  auto rotated = interleaved ? mx::flatten(mx::stack({first, second}, -1, s), -2, -1, s)
-                             : mx::concatenate({first, second}, -1, s);
+  auto rotated =
+      interleaved ? mx::flatten(mx::stack({first, second}, -1, s), -2, -1, s) : mx::concatenate({first, second}, -1, s);
   if (rotary_dim < D) {
     rotated = mx::concatenate({rotated, columns_of(y, rotary_dim, D, 1, s)}, -1, s);
   }

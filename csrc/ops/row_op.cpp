@@ -54,11 +54,9 @@ bool all_empty(const Arrays& arrays) {
 
 } // namespace
 
-// Derivatives of nothing are zeros. MLX's sum over an empty axis of a strided array never ends on a CPU, and some of its
-// ops refuse an empty array.
-Arrays RowOp::vjp(
-    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
-) {
+// Derivatives of nothing are zeros. MLX's sum over an empty axis of a strided array never ends on a CPU, and some of
+// its ops refuse an empty array.
+Arrays RowOp::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   if (all_empty(cotangents)) {
     Arrays zeros;
     for (int i : argnums) {

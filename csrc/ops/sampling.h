@@ -13,8 +13,8 @@ namespace tessl {
 mx::array argmax(const mx::array& logits, std::optional<float> softcap, mx::StreamOrDevice stream);
 
 // argmax of z + noise, z = softcap tanh(logits / softcap) / temperature, among the top_k greatest z and, of those, the
-// fewest that have top_p of the probability softmax(z). With float32 Gumbel noise of the shape of logits it is drawn from
-// that distribution. Temperature 0 is argmax, whatever the noise.
+// fewest that have top_p of the probability softmax(z). With float32 Gumbel noise of the shape of logits it is drawn
+// from that distribution. Temperature 0 is argmax, whatever the noise.
 mx::array sample(
     const mx::array& logits,
     const mx::array& noise,

@@ -41,15 +41,17 @@ Plan plan_sampling(const SamplingProblem& problem) {
     launch.constants.push_back(FunctionConstant::boolean(index++, value));
   }
   launch.arguments = {Argument::input(0), noise ? Argument::input(1) : Argument::unused(), Argument::output(0)};
-  launch.push_bytes(SamplingArgs{
-      problem.rows.args(),
-      problem.logits.args(),
-      noise ? noise->args() : RowSourceArgs{},
-      softcap.value_or(0.0f),
-      temperature.value_or(1.0f),
-      static_cast<float>(top_k.value_or(0)),
-      top_p.value_or(1.0f)
-  });
+  launch.push_bytes(
+      SamplingArgs{
+          problem.rows.args(),
+          problem.logits.args(),
+          noise ? noise->args() : RowSourceArgs{},
+          softcap.value_or(0.0f),
+          temperature.value_or(1.0f),
+          static_cast<float>(top_k.value_or(0)),
+          top_p.value_or(1.0f)
+      }
+  );
   return plan;
 }
 

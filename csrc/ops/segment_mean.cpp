@@ -40,9 +40,7 @@ class SegmentMean : public RowOp {
 
  protected:
   Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile&) const override {
-    return plan_segment_mean(
-        inputs[0].dtype(), Operand::of(inputs[0]), Operand::of(inputs[1]), Operand::of(inputs[2])
-    );
+    return plan_segment_mean(inputs[0].dtype(), Operand::of(inputs[0]), Operand::of(inputs[1]), Operand::of(inputs[2]));
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {

@@ -8,8 +8,6 @@
 namespace tessl {
 
 // One launch over x [R, N], starts [S] and lengths [S], both int32.
-Plan plan_segment_mean(
-    mlx::core::Dtype dtype, const Operand& x, const Operand& starts, const Operand& lengths
-);
+Plan plan_segment_mean(mlx::core::Dtype dtype, const Operand& x, const Operand& starts, const Operand& lengths);
 
 } // namespace tessl

@@ -128,7 +128,7 @@ def _reading(raw: _Reading) -> Reading:
 
 
 class Source:
-    """A .metal file, whose kernels are compiled at their first launch."""
+    """A .metal file as it is at the first launch of each kernel, which compiles it."""
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class Source:
         self._msl = msl
         self._defines = tuple(defines)
         self._compiler = compiler or Compiler(include)
+        self._libraries: dict[tuple[str, bool], Path] = {}
 
     def kernel_names(self) -> list[str]:
         """Names of all kernels, sorted."""
@@ -183,7 +184,7 @@ class Source:
             EmulatorError: The launch or the kernel broke a rule.
             CompileError: The kernel does not compile.
         """
-        library = self._compiler.compile(self.path, kernel, self._variant(check))
+        library = self._library(kernel, check)
         bindings, keep = _bindings(buffers)
         constant_values = [_constant(index, value) for index, value in (constants or {}).items()]
         launch = _Launch(
@@ -210,6 +211,12 @@ class Source:
         if failed:
             raise EmulatorError(message.value.decode(errors="replace"))
         return take_readings()[-1]
+
+    def _library(self, kernel: str, checked: bool) -> Path:
+        key = (kernel, checked)
+        if key not in self._libraries:
+            self._libraries[key] = self._compiler.compile(self.path, kernel, self._variant(checked))
+        return self._libraries[key]
 
     def _variant(self, checked: bool) -> Variant:
         return Variant(self._msl, checked, self._defines)

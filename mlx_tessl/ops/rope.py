@@ -3,8 +3,9 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .. import _ext, reference
-from .._dispatch import Stream, takes_twin
+from .._dispatch import takes_twin
 from ..reference.rope import rope_inv_freq
+from ..reference.streams import Stream
 
 __all__ = ["qk_norm_rope", "rope", "rope_inv_freq"]
 
@@ -21,8 +22,8 @@ def rope(
     """Rotary position embedding: pair ``i`` of the row at position ``p`` turned by the angle ``p inv_freq[i]``.
 
     ``(a, b)`` becomes ``(a cos - b sin, b cos + a sin)``. In float32 with one rounding; the angle is a float32 product,
-    as transformers has it. ``x`` is read through its strides, so that a transposed projection is not copied. Works under
-    ``mx.grad``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile`` (also shapeless).
+    as transformers has it. ``x`` is read through its strides, so that a transposed projection is not copied. Works
+    under ``mx.grad``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile`` (also shapeless).
 
     Args:
         x: ``[..., T, D]``, 1 to 9 dimensions, float32, float16 or bfloat16.

@@ -3,7 +3,8 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .. import _ext, reference
-from .._dispatch import Stream, takes_twin
+from .._dispatch import takes_twin
+from ..reference.streams import Stream
 
 
 def argmax(logits: mx.array, softcap: float | None = None, *, stream: Stream = None) -> mx.array:
@@ -39,11 +40,11 @@ def sample(
 ) -> mx.array:
     """An index of each row, drawn from ``softmax(z)`` with ``z = softcap tanh(logits / softcap) / temperature``.
 
-    Drawn as the greatest of ``z`` plus Gumbel noise: the same key gives the same choice. ``top_k`` leaves the ``z`` that
-    are not below the ``k``-th greatest; ``top_p`` then leaves those not below the threshold from which on they first have
-    ``top_p`` of the remaining probability. Ties at a threshold all stay. Both are found without sorting. NaN counts as
-    minus infinity; a row without a number above that gives 0. An index is constant to derivatives. Works under
-    ``mx.vmap`` and ``mx.compile``, but not a shapeless one: MLX's random numbers need their shape.
+    Drawn as the greatest of ``z`` plus Gumbel noise: the same key gives the same choice. ``top_k`` leaves the ``z``
+    that are not below the ``k``-th greatest; ``top_p`` then leaves those not below the threshold from which on they
+    first have ``top_p`` of the remaining probability. Ties at a threshold all stay. Both are found without sorting. NaN
+    counts as minus infinity; a row without a number above that gives 0. An index is constant to derivatives. Works
+    under ``mx.vmap`` and ``mx.compile``, but not a shapeless one: MLX's random numbers need their shape.
 
     Args:
         logits: ``[..., V]``, 1 to 9 dimensions, any strides; float32, float16 or bfloat16.
@@ -64,8 +65,9 @@ def sample(
     """
     if not isinstance(logits, mx.array):
         raise TypeError(f"[mlx_tessl.sample] logits is a {type(logits).__name__}; it must be an mlx.core.array")
-    keywords = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "softcap": softcap}
     if takes_twin(stream):
-        return reference.sample(logits, key=key, stream=stream, **keywords)
+        return reference.sample(
+            logits, temperature=temperature, top_k=top_k, top_p=top_p, softcap=softcap, key=key, stream=stream
+        )
     noise = mx.random.gumbel(logits.shape, mx.float32, key, stream=stream)
-    return _ext.sample(logits, noise, stream=stream, **keywords)
+    return _ext.sample(logits, noise, temperature=temperature, top_k=top_k, top_p=top_p, softcap=softcap, stream=stream)

@@ -35,7 +35,7 @@ def softmax(x: mx.array, axis: int = -1, *, stream: Stream = None) -> mx.array:
 
 
 def l2_normalize(x: mx.array, eps: float, *, stream: Stream = None) -> mx.array:
-    """Twin of :func:`mlx_tessl.l2_normalize`: ``x / max(|x|, eps)`` over the last dimension in float32, rounded once."""
+    """Twin of :func:`mlx_tessl.l2_normalize`: ``x / max(|x|, eps)`` over the last dimension, in float32."""
     with on(stream):
         y = x.astype(mx.float32)
         squares = mx.sum(y * y, axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ def sample(
     key: mx.array | None = None,
     stream: Stream = None,
 ) -> mx.array:
-    """Twin of :func:`mlx_tessl.sample`: thresholds from sorted scores, and the greatest of what is left with its noise."""
+    """Twin of :func:`mlx_tessl.sample`: thresholds from sorted scores, then the greatest with its noise."""
     if temperature == 0:
         return argmax(logits, softcap, stream=stream)
     with on(stream):

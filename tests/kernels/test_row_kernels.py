@@ -32,11 +32,13 @@ ROW_OPS = {
     "argmax",
     "sample",
     "segment_mean",
+    "kv_store",
 }
 ROW_SPECS = [spec for spec in SPECS if spec.name in ROW_OPS]
 
 each_case = pytest.mark.parametrize(
-    ("spec", "case"), [pytest.param(spec, case, id=f"{spec.name}-{case.name}") for spec in ROW_SPECS for case in spec.cases]
+    ("spec", "case"),
+    [pytest.param(spec, case, id=f"{spec.name}-{case.name}") for spec in ROW_SPECS for case in spec.cases],
 )
 
 
@@ -80,7 +82,7 @@ def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
 
 
 def test_every_row_op_is_here() -> None:
-    assert ROW_OPS == {spec.name for spec in ROW_SPECS}
+    assert {spec.name for spec in ROW_SPECS} == ROW_OPS
 
 
 @each_case

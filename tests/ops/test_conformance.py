@@ -115,7 +115,12 @@ def has_elements(spec: OpSpec, case: Case) -> bool:
 
 each_shapeless_case = pytest.mark.parametrize(
     ("spec", "case"),
-    [pytest.param(spec, case, id=f"{spec.name}-{case.name}") for spec in SPECS if spec.shapeless for case in spec.cases],
+    [
+        pytest.param(spec, case, id=f"{spec.name}-{case.name}")
+        for spec in SPECS
+        if spec.shapeless
+        for case in spec.cases
+    ],
 )
 each_differentiable_case = pytest.mark.parametrize(
     ("spec", "case"),

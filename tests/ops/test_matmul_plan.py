@@ -184,7 +184,7 @@ def test_a_copy_writes_vectors_where_rows_allow(columns: int, vector_out: bool) 
 
 def obstacle(a: Operand, b: Operand, dtype: str = "float32", **keywords: Any) -> str | None:
     call = _ext.plan.Matmul(dtype, a, b, **{**TENSOROPS, **keywords})
-    reason: str | None = call.tensorops_obstacle
+    reason = call.tensorops_obstacle
     (*_, launch) = call.plan().launches
     assert launch.capability == ("portable" if reason else "tensorops")
     return reason
@@ -413,6 +413,14 @@ def test_batch_invariance_copies_rather_than_change_the_kernel() -> None:
 
 def test_batch_invariance_with_odd_rows_is_portable() -> None:
     assert "batch invariance" in str(obstacle(matrix(64, 97), matrix(97, 80), batch_invariant=True))
+
+
+def test_batch_invariance_keeps_tiles_within_2_gb_for_any_number_of_rows() -> None:
+    for rows in (1, 4096):
+        long_rows = obstacle(Operand([rows, 2**21]), Operand([2**21, 8]), batch_invariant=True)
+        assert "spans 2 GB" in str(long_rows)
+    far_rows = plan_of(Operand([4096, 64], [2**21, 1]), matrix(64, 64), batch_invariant=True, **TENSOROPS)
+    assert [launch.capability for launch in far_rows.launches] == ["portable", "tensorops"]
 
 
 # The plan as a value

@@ -155,7 +155,9 @@ def test_the_global_key_is_that_of_mlx() -> None:
     assert not mx.array_equal(first, second)
 
 
-@pytest.mark.parametrize(("keywords", "kept"), [({}, 6), ({"top_k": 3}, 3), ({"top_p": 0.8}, 3), ({"top_k": 4, "top_p": 0.9}, 3)])
+@pytest.mark.parametrize(
+    ("keywords", "kept"), [({}, 6), ({"top_k": 3}, 3), ({"top_p": 0.8}, 3), ({"top_k": 4, "top_p": 0.9}, 3)]
+)
 def test_distribution(keywords: dict[str, float], kept: int) -> None:
     """Chi-square of 40000 draws against the renormalised probabilities; 30 is beyond 1 in 10^4 for 5 degrees."""
     probabilities = np.array([0.4, 0.25, 0.2, 0.08, 0.04, 0.03])
@@ -191,3 +193,36 @@ def test_nan_stays_in_its_segment() -> None:
     x[29] = float("nan")
     means = mt.segment_mean(x, mx.array([0, 10, 20]), mx.array([10, 10, 9]))
     assert mx.array_equal(mx.isnan(means[:, 0]), mx.array([True, False, False]))
+
+
+# Key-value cache
+
+
+def test_a_cache_that_nothing_else_holds_is_not_copied() -> None:
+    """Memory stays below that of two caches while steps follow one another, and not where the old one is kept."""
+
+    def peak(keep: bool) -> int:
+        cache = mx.zeros((8, 1024, 256))
+        mx.eval(cache)
+        kept = []
+        mx.reset_peak_memory()
+        start = mx.get_active_memory()
+        for step in range(4):
+            if keep:
+                kept.append(cache)
+            cache = mt.kv_store(cache, mx.ones((8, 1, 256)), step)
+            mx.eval(cache)
+        return mx.get_peak_memory() - start
+
+    one_cache = 8 * 1024 * 256 * 4
+    assert peak(keep=False) < one_cache / 8
+    assert peak(keep=True) >= 4 * one_cache
+
+
+@pytest.mark.parametrize("dtype", [mx.uint8, mx.int64, mx.bool_, mx.bfloat16])
+def test_caches_of_any_kind(dtype: mx.Dtype) -> None:
+    cache = mx.zeros((2, 5, 6), dtype)
+    y = mt.kv_store(cache, mx.ones((2, 2, 6)), mx.array([1, 4]))
+    assert y.dtype == dtype
+    assert np.array(y[..., 0].astype(mx.int32)).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
+    assert not mx.any(cache).item()

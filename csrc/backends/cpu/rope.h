@@ -4,8 +4,8 @@
 
 namespace tessl::cpu {
 
-// Rows to rotate, as kernels/rope.metal has it. `positions` has an int32 for each row, `weight` and `inv_freq` (float32)
-// are one row. Without a weight there is no norm.
+// Rows to rotate, as kernels/rope.metal has it. `positions` has an int32 for each row, `weight` and `inv_freq`
+// (float32) are one row. Without a weight there is no norm.
 struct Rope {
   Rows rows;
   RowsInput x, weight;

@@ -2,17 +2,6 @@
 
 namespace tessl::cpu {
 
-Element element_of(mlx::core::Dtype dtype) {
-  if (dtype == mlx::core::float32) {
-    return Element::float32;
-  }
-  return dtype == mlx::core::float16 ? Element::float16 : Element::bfloat16;
-}
-
-int64_t size_of(Element element) {
-  return element == Element::float32 ? 4 : 2;
-}
-
 const float* RowsInput::at(int64_t index, int64_t count, float* scratch) const {
   const char* first = static_cast<const char*>(data) + index * size_of(element);
   if (element == Element::float32 && source.column_stride == 1) {

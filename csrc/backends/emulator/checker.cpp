@@ -32,14 +32,7 @@ std::string to_string(const ThreadPlace& place) {
 }
 
 const char* verb(emu::Access access) {
-  switch (access) {
-    case emu::Access::read:
-      return "reads";
-    case emu::Access::write:
-      return "writes";
-    default:
-      return "updates";
-  }
+  return access == emu::Access::atomic_update ? "updates" : writes(access) ? "writes" : "reads";
 }
 
 } // namespace
@@ -124,9 +117,8 @@ ShadowedRange* Checker::find(uintptr_t address) {
   return nullptr;
 }
 
-bool Checker::conflicts(
-    const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
-) const {
+bool Checker::conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic)
+    const {
   if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
@@ -146,42 +138,54 @@ bool Checker::conflicts(
 void Checker::note(
     ShadowedRange& range, uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
 ) {
-  const bool reads = access != emu::Access::write;
-  const bool writes = access != emu::Access::read;
-  const bool atomic = access == emu::Access::atomic;
+  const bool is_read = reads(access);
+  const bool is_write = writes(access);
+  const bool atomic = is_atomic(access);
   const size_t begin = address - range.base_;
   const size_t end = begin + bytes;
-  if (writes && !range.writable_) {
-    report(to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
-           ", which the launch binds as an input");
+  if (is_write && !range.writable_) {
+    report(
+        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
+        ", which the launch binds as an input"
+    );
   }
-  if (reads && range.first_unwritten(begin, end) != end) {
-    report(to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
-           ", which nothing has written");
+  if (is_read && range.first_unwritten(begin, end) != end) {
+    report(
+        to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
+        ", which nothing has written"
+    );
   }
-  const ShadowCell now{threadgroup_, range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
-                       simdgroup_epochs_[range.is_threadgroup_][place.simdgroup], place.thread(), false, atomic};
+  const ShadowCell now{
+      threadgroup_,
+      range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
+      simdgroup_epochs_[range.is_threadgroup_][place.simdgroup],
+      place.thread(),
+      false,
+      atomic
+  };
   bool reported = false;
   for (size_t i = begin; i < end; ++i) {
     ShadowCell& write = range.writes_[i];
     ShadowCell& read = range.reads_[i];
     if (!reported && conflicts(write, range, place, atomic)) {
-      report_race(range, i, writes, write, true, place);
+      report_race(range, i, is_write, write, true, place);
       reported = true;
     }
-    if (!reported && writes && conflicts(read, range, place, atomic)) {
-      report_race(range, i, writes, read, false, place);
+    if (!reported && is_write && conflicts(read, range, place, atomic)) {
+      report_race(range, i, is_write, read, false, place);
       reported = true;
     }
-    if (writes) {
+    if (is_write) {
       write = now;
       range.written_[i] = 1;
     }
-    if (reads && !atomic) {
-      const bool joins = read.threadgroup == now.threadgroup && read.epoch == now.epoch;
-      const bool several = joins && (read.several || read.thread != now.thread);
+    if (is_read) {
+      const ShadowCell before = read;
       read = now;
-      read.several = several;
+      if (before.threadgroup == now.threadgroup && before.epoch == now.epoch) {
+        read.several = before.several || before.thread != now.thread;
+        read.atomic = before.atomic && atomic;
+      }
     }
   }
 }
@@ -189,23 +193,24 @@ void Checker::note(
 void Checker::report_race(
     const ShadowedRange& range,
     size_t offset,
-    bool writes,
+    bool is_write,
     const ShadowCell& other,
     bool other_wrote,
     const ThreadPlace& place
 ) {
   const bool elsewhere = other.threadgroup != threadgroup_;
-  const std::string whom = elsewhere ? "a thread of another threadgroup"
-      : other.several               ? "several threads"
-                                    : "thread " + std::to_string(other.thread);
-  report("race: " + to_string(place) + (writes ? " writes " : " reads ") + range.name_ + " at byte " +
-         std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
-         (elsewhere ? " in the same launch" : " with no barrier between"));
+  const std::string whom = elsewhere       ? "a thread of another threadgroup"
+                           : other.several ? "several threads"
+                                           : "thread " + std::to_string(other.thread);
+  report(
+      "race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
+      std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
+      (elsewhere ? " in the same launch" : " with no barrier between")
+  );
 }
 
-std::string Checker::describe_stray(
-    uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
-) const {
+std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place)
+    const {
   const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
   const ShadowedRange* nearest = nullptr;
   int64_t least = neighbourhood;
@@ -221,8 +226,8 @@ std::string Checker::describe_stray(
   if (nearest == nullptr) {
     return "out of bounds: " + what + "far from every buffer";
   }
-  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) + " of " +
-      nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
+  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) +
+         " of " + nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
 }
 
 void Checker::report(std::string finding) {

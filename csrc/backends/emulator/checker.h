@@ -12,7 +12,7 @@ namespace tessl::emulator {
 // Who did what to one byte, last.
 struct ShadowCell {
   uint32_t threadgroup = 0; // serial number over all launches, 0 for never
-  uint32_t epoch = 0; // of the threadgroup's barriers for this kind of memory
+  uint32_t epoch = 0;       // of the threadgroup's barriers for this kind of memory
   uint32_t simdgroup_epoch = 0;
   uint16_t thread = 0;
   bool several = false; // threads, in this epoch
@@ -51,6 +51,16 @@ class ShadowedRange {
   Zeroed<uint8_t> written_;
 };
 
+constexpr bool reads(emu::Access access) {
+  return access != emu::Access::write && access != emu::Access::atomic_store;
+}
+constexpr bool writes(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::atomic_load;
+}
+constexpr bool is_atomic(emu::Access access) {
+  return access != emu::Access::read && access != emu::Access::write;
+}
+
 struct ThreadPlace {
   emu::Index3 threadgroup;
   uint32_t simdgroup = 0;
@@ -84,8 +94,14 @@ class Checker {
 
  private:
   bool conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic) const;
-  void report_race(const ShadowedRange& range, size_t offset, bool writes, const ShadowCell& other, bool other_wrote,
-                   const ThreadPlace& place);
+  void report_race(
+      const ShadowedRange& range,
+      size_t offset,
+      bool is_write,
+      const ShadowCell& other,
+      bool other_wrote,
+      const ThreadPlace& place
+  );
 
   std::vector<ShadowedRange*> ranges_;
   ShadowedRange* last_ = nullptr;

@@ -1,5 +1,6 @@
 #include "backends/emulator/execute.h"
 
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 
@@ -63,18 +64,22 @@ void execute_checked(const std::vector<Dispatch>& dispatches, const Schedule& sc
   constexpr Emulation::Order orders[] = {
       Emulation::Order::forward, Emulation::Order::reverse, Emulation::Order::shuffled
   };
+  std::unique_ptr<GuardedMemory> first;
   std::vector<char> expected;
   for (const Emulation::Order order : orders) {
-    const bool first = order == Emulation::Order::forward;
-    GuardedMemory memory(dispatches);
-    const std::vector<char> outputs = run_checked(memory, {order, schedule.seed, schedule.ulp_noise}, first);
-    if (first) {
-      expected = outputs;
-      memory.copy_outputs_back();
+    auto memory = std::make_unique<GuardedMemory>(dispatches);
+    std::vector<char> outputs = run_checked(*memory, {order, schedule.seed, schedule.ulp_noise}, first == nullptr);
+    if (first == nullptr) {
+      first = std::move(memory);
+      expected = std::move(outputs);
     } else if (outputs != expected) {
-      throw_findings(dispatches, {std::string("results depend on the order of threads: forward and ") + to_string(order) + " differ"});
+      throw_findings(
+          dispatches,
+          {std::string("results depend on the order of threads: forward and ") + to_string(order) + " differ"}
+      );
     }
   }
+  first->copy_outputs_back();
 }
 
 } // namespace

@@ -121,38 +121,42 @@ struct OperandTensor {
     return extent(k_dim);
   }
 
-  // packed[k][X]: zero past the extents along X, where results are not stored; undefined past them along K, and
-  // wherever a static slice goes on after its parent ends.
-  template <typename Accumulator, bool truncate>
-  void pack(Accumulator* packed, int X, int padded, int K) const {
+  // Zero past the extents along X, where results are not stored; undefined past them along K, and wherever a static
+  // slice goes on after its parent ends.
+  template <bool truncate, typename Accumulator, int width>
+  void pack(const Panels<Accumulator, width>& packed, int X) const {
+    const int64_t K = packed.K;
     const int64_t x_end = metal::min<int64_t>(X, extent(x_dim));
     const int64_t x_real = metal::max<int64_t>(0, metal::min(x_end, limit(x_dim)));
     const int64_t k_real = metal::max<int64_t>(0, metal::min<int64_t>(K, metal::min(extent(k_dim), limit(k_dim))));
     if (machine->check) {
       report_reads(x_end, x_real, K, k_real);
     }
-    for (int64_t k = 0; k < K; ++k) {
-      Accumulator* row = packed + k * padded;
-      const int64_t defined = k < k_real ? x_real : 0;
-      for (int64_t x = defined; x < padded; ++x) {
-        row[x] = x < x_end ? nan_of(Accumulator{}) : Accumulator(0);
-      }
-    }
     const int64_t x_stride = stride(x_dim), k_stride = stride(k_dim);
-    for (int64_t x = 0; x < x_real; ++x) {
-      for (int64_t k = 0; k < k_real; ++k) {
-        Accumulator value = widen<Accumulator, truncate>(
-            read_element<element>(tensor.data, tensor.first + x * x_stride + k * k_stride)
-        );
-        if constexpr (Tensor::has_scales) {
-          value *= scale(x, k);
-        }
-        packed[k * padded + x] = value;
+    for (int64_t x = 0; x < round_up(X, width); ++x) {
+      Accumulator* to = &packed.at(x, 0);
+      const int64_t defined = x < x_real ? k_real : 0;
+      const Accumulator rest = x < x_end ? nan_of(Accumulator{}) : Accumulator(0);
+      for (int64_t k = 0; k < defined; ++k) {
+        to[k * width] = value<Accumulator, truncate>(x, k, tensor.first + x * x_stride + k * k_stride);
+      }
+      for (int64_t k = defined; k < K; ++k) {
+        to[k * width] = rest;
       }
     }
   }
 
  private:
+  template <typename Accumulator, bool truncate>
+  EMU_INLINE Accumulator value(int64_t x, int64_t k, int64_t offset) const {
+    const auto widened = widen<Accumulator, truncate>(read_element<element>(tensor.data, offset));
+    if constexpr (Tensor::has_scales) {
+      return widened * scale(x, k);
+    } else {
+      return widened;
+    }
+  }
+
   float scale(int64_t x, int64_t k) const {
     static_assert(k_is_fast, "a scaled operand has K along dimension 0: left not transposed, right transposed");
     const int64_t row = x + tensor.plane_first[1];
@@ -162,11 +166,22 @@ struct OperandTensor {
 
   void report_reads(int64_t x_end, int64_t x_real, int64_t K, int64_t k_real) const {
     if (x_end > x_real || metal::min(extent(k_dim), K) > k_real) {
-      fail("matmul2d reads past the end of its %s operand: a static slice of %ld by %ld where %ld by %ld are left", name,
-           static_cast<long>(extent(0)), static_cast<long>(extent(1)), static_cast<long>(limit(0)), static_cast<long>(limit(1)));
+      fail(
+          "matmul2d reads past the end of its %s operand: a static slice of %ld by %ld where %ld by %ld are left",
+          name,
+          static_cast<long>(extent(0)),
+          static_cast<long>(extent(1)),
+          static_cast<long>(limit(0)),
+          static_cast<long>(limit(1))
+      );
     }
     if (K > k_real) {
-      fail("matmul2d runs over K = %ld, of which its %s operand has %ld", static_cast<long>(K), name, static_cast<long>(k_real));
+      fail(
+          "matmul2d runs over K = %ld, of which its %s operand has %ld",
+          static_cast<long>(K),
+          name,
+          static_cast<long>(k_real)
+      );
     }
     const int64_t rows = k_is_fast ? x_real : k_real;
     const int64_t columns = k_is_fast ? k_real : x_real;
@@ -180,7 +195,9 @@ struct OperandTensor {
         machine->access(bytes + first_byte, end_byte - first_byte, Access::read, __builtin_return_address(0));
       } else {
         for (int64_t col = 0; col < columns; ++col) {
-          machine->access(bytes + (start + col * stride(0)) * bits / 8, (bits + 7) / 8, Access::read, __builtin_return_address(0));
+          machine->access(
+              bytes + (start + col * stride(0)) * bits / 8, (bits + 7) / 8, Access::read, __builtin_return_address(0)
+          );
         }
       }
     }
@@ -200,7 +217,8 @@ struct MatmulRun {
   static constexpr bool left_is_tensor = metal::is_tensor_v<Left>, right_is_tensor = metal::is_tensor_v<Right>;
   static constexpr bool accumulates = descriptor.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
   // tf32 wherever two float operands meet and precision is relaxed.
-  static constexpr bool truncate = descriptor.relaxed_precision && metal::is_same_v<LE, float> && metal::is_same_v<RE, float>;
+  static constexpr bool truncate =
+      descriptor.relaxed_precision && metal::is_same_v<LE, float> && metal::is_same_v<RE, float>;
 
   static void operation(void* const* requests, uint32_t mask, uint32_t) {
     if (Scope::simdgroups >= 1 && mask != 0xffffffffu) {
@@ -209,28 +227,40 @@ struct MatmulRun {
     const Request& first = *static_cast<Request*>(requests[0]);
     const int K = k_of(first);
     const auto bytes = [](int64_t elements) { return (elements * 4 + 63) / 64 * 64; };
-    char* memory = static_cast<char*>(machine->scratch(bytes(int64_t(padded_m) * K) + bytes(int64_t(padded_n) * K) + bytes(padded_m * padded_n)));
-    auto* a = reinterpret_cast<Accumulator*>(memory);
-    auto* b = reinterpret_cast<Accumulator*>(memory + bytes(int64_t(padded_m) * K));
-    auto* c = reinterpret_cast<Accumulator*>(memory + bytes(int64_t(padded_m) * K) + bytes(int64_t(padded_n) * K));
+    const int64_t a_bytes = bytes(LeftPanels<Accumulator>::elements(M, K)),
+                  b_bytes = bytes(RightPanels<Accumulator>::elements(N, K));
+    char* memory = static_cast<char*>(machine->scratch(a_bytes + b_bytes + bytes(padded_m * padded_n)));
+    const LeftPanels<Accumulator> a{reinterpret_cast<Accumulator*>(memory), K};
+    const RightPanels<Accumulator> b{reinterpret_cast<Accumulator*>(memory + a_bytes), K};
+    auto* c = reinterpret_cast<Accumulator*>(memory + a_bytes + b_bytes);
 
     if constexpr (left_is_tensor) {
-      OperandTensor<Left, !descriptor.transpose_left>{*first.left, "left"}.template pack<Accumulator, truncate>(a, M, padded_m, K);
+      OperandTensor<Left, !descriptor.transpose_left>{*first.left, "left"}.template pack<truncate>(a, M);
     } else {
-      gather_operand<Left, descriptor.transpose_left>(requests, a, padded_m, K, [](void* r) { return static_cast<Request*>(r)->left; });
+      __builtin_memset(a.data, 0, a_bytes);
+      gather_operand<Left, descriptor.transpose_left>(requests, a, [](void* r) {
+        return static_cast<Request*>(r)->left;
+      });
     }
     if constexpr (right_is_tensor) {
-      OperandTensor<Right, descriptor.transpose_right>{*first.right, "right"}.template pack<Accumulator, truncate>(b, N, padded_n, K);
+      OperandTensor<Right, descriptor.transpose_right>{*first.right, "right"}.template pack<truncate>(b, N);
     } else {
-      gather_operand<Right, !descriptor.transpose_right>(requests, b, padded_n, K, [](void* r) { return static_cast<Request*>(r)->right; });
+      __builtin_memset(b.data, 0, b_bytes);
+      gather_operand<Right, !descriptor.transpose_right>(requests, b, [](void* r) {
+        return static_cast<Request*>(r)->right;
+      });
     }
 
     __builtin_memset(c, 0, bytes(padded_m * padded_n));
     if constexpr (accumulates) {
-      visit_destination(requests, false, [&](int row, int col, D& element) { c[row * padded_n + col] = static_cast<Accumulator>(element); });
+      visit_destination(requests, false, [&](int row, int col, D& element) {
+        c[row * padded_n + col] = static_cast<Accumulator>(element);
+      });
     }
-    multiply_packed(a, b, c, padded_m, padded_n, K);
-    visit_destination(requests, true, [&](int row, int col, D& element) { element = static_cast<D>(c[row * padded_n + col]); });
+    multiply_panels<Accumulator>(a, b, c, padded_m, padded_n);
+    visit_destination(requests, true, [&](int row, int col, D& element) {
+      element = static_cast<D>(c[row * padded_n + col]);
+    });
     machine->counters.matrix_flops += 2ull * M * N * K;
     machine->counters.matmul2d_runs += 1;
   }
@@ -247,10 +277,9 @@ struct MatmulRun {
   }
 
   // Cooperative inputs live in one simdgroup (or thread). k_is_row says that the tensor's rows run along K.
-  template <typename Operand, bool k_is_row, typename Get>
-  static void gather_operand(void* const* requests, Accumulator* packed, int padded, int K, Get get) {
+  template <typename Operand, bool k_is_row, int width, typename Get>
+  static void gather_operand(void* const* requests, const Panels<Accumulator, width>& packed, Get get) {
     using Layout = typename Operand::layout;
-    __builtin_memset(packed, 0, sizeof(Accumulator) * padded * K);
     for (int lane = 0; lane < (Scope::simdgroups == 0 ? 1 : 32); ++lane) {
       const Operand& part = *get(requests[lane]);
       for (int slot = 0; slot < Layout::capacity; ++slot) {
@@ -258,7 +287,7 @@ struct MatmulRun {
         if (place.valid) {
           const int k = k_is_row ? place.row : place.col;
           const int x = k_is_row ? place.col : place.row;
-          packed[k * padded + x] = widen<Accumulator, truncate>(part.elements[slot]);
+          packed.at(x, k) = widen<Accumulator, truncate>(part.elements[slot]);
         }
       }
     }
@@ -268,11 +297,17 @@ struct MatmulRun {
   static void visit_destination(void* const* requests, bool writes, Visit visit) {
     if constexpr (metal::is_tensor_v<Destination>) {
       Destination& tensor = *static_cast<Request*>(requests[0])->destination;
-      const int64_t rows = metal::min<int64_t>(M, tensor.shape.extents[1]), cols = metal::min<int64_t>(N, tensor.shape.extents[0]);
+      const int64_t rows = metal::min<int64_t>(M, tensor.shape.extents[1]),
+                    cols = metal::min<int64_t>(N, tensor.shape.extents[0]);
       if (rows > tensor.shape.limits[1] || cols > tensor.shape.limits[0]) {
-        fail("matmul2d writes past the end of its destination: a static slice of %ld columns by %ld rows where %ld by %ld are left",
-             static_cast<long>(tensor.shape.extents[0]), static_cast<long>(tensor.shape.extents[1]),
-             static_cast<long>(tensor.shape.limits[0]), static_cast<long>(tensor.shape.limits[1]));
+        fail(
+            "matmul2d writes past the end of its destination: a static slice of %ld columns by %ld rows where %ld by "
+            "%ld are left",
+            static_cast<long>(tensor.shape.extents[0]),
+            static_cast<long>(tensor.shape.extents[1]),
+            static_cast<long>(tensor.shape.limits[0]),
+            static_cast<long>(tensor.shape.limits[1])
+        );
       }
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t col = 0; col < cols; ++col) {
@@ -335,7 +370,9 @@ struct matmul2d {
   static constexpr bool check_types() {
     using LE = typename emu::ElementOf<L>::type;
     using RE = typename emu::ElementOf<R>::type;
-    static_assert(!is_const_v<LE> && !is_const_v<RE> && !is_const_v<D>, "operands of const elements are not accepted: strip const");
+    static_assert(
+        !is_const_v<LE> && !is_const_v<RE> && !is_const_v<D>, "operands of const elements are not accepted: strip const"
+    );
     static_assert(emu::accepted_operands<LE, RE, D>, "matmul2d does not take these element types");
     return true;
   }
@@ -401,8 +438,13 @@ struct matmul2d {
   static constexpr void check_operands() {
     static_assert(check_types<Left, Right, typename Destination::element_type>());
     if constexpr (is_cooperative_tensor_v<Destination>) {
-      static_assert(is_same_v<typename Destination::role, destination_role_of<Left, Right>>, "Input types must match cooperative tensor types");
-      static_assert(Destination::layout::rows == M && Destination::layout::cols == N, "the destination is of another operation");
+      static_assert(
+          is_same_v<typename Destination::role, destination_role_of<Left, Right>>,
+          "Input types must match cooperative tensor types"
+      );
+      static_assert(
+          Destination::layout::rows == M && Destination::layout::cols == N, "the destination is of another operation"
+      );
     } else {
       static_assert(!Destination::has_scales, "a destination has no scales");
     }
@@ -418,8 +460,12 @@ struct matmul2d {
       check_tensor<Right>();
       static_assert(!Right::has_scales || descriptor.transpose_right, "a scaled right operand must be transposed");
     }
-    if constexpr (is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> && is_cooperative_tensor_v<Destination>) {
-      static_assert((M == 16 || M == 32) && (N == 16 || N == 32) && (K == 16 || K == 32), "three cooperative operands need M, N and K of 16 or 32");
+    if constexpr (is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> &&
+                  is_cooperative_tensor_v<Destination>) {
+      static_assert(
+          (M == 16 || M == 32) && (N == 16 || N == 32) && (K == 16 || K == 32),
+          "three cooperative operands need M, N and K of 16 or 32"
+      );
     }
   }
 
@@ -434,23 +480,27 @@ struct matmul2d {
   template <typename LE, typename RE, typename DE, typename Source>
   static bool is_compatible_as_left_input(const Source&) {
     return !dynamic_k && !descriptor.transpose_left && is_same_v<typename Source::element_type, LE> &&
-        Source::layout::rows == M && Source::layout::cols == K;
+           Source::layout::rows == M && Source::layout::cols == K;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   static bool is_compatible_as_right_input(const Source&) {
     return !dynamic_k && !descriptor.transpose_right && is_same_v<typename Source::element_type, RE> &&
-        Source::layout::rows == K && Source::layout::cols == N;
+           Source::layout::rows == K && Source::layout::cols == N;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   EMU_INLINE auto get_left_input_cooperative_tensor(const Source& source) const {
-    static_assert(!descriptor.transpose_left && Source::layout::rows == M && Source::layout::cols == K, "shapes differ");
+    static_assert(
+        !descriptor.transpose_left && Source::layout::rows == M && Source::layout::cols == K, "shapes differ"
+    );
     auto result = get_left_input_cooperative_tensor<LE, RE, DE>();
     convert(source, result);
     return result;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   EMU_INLINE auto get_right_input_cooperative_tensor(const Source& source) const {
-    static_assert(!descriptor.transpose_right && Source::layout::rows == K && Source::layout::cols == N, "shapes differ");
+    static_assert(
+        !descriptor.transpose_right && Source::layout::rows == K && Source::layout::cols == N, "shapes differ"
+    );
     auto result = get_right_input_cooperative_tensor<LE, RE, DE>();
     convert(source, result);
     return result;

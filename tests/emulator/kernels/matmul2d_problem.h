@@ -1,0 +1,6 @@
+#pragma once
+
+struct Problem {
+  int M, N, K;
+  int lda, ldb, ldc;
+};
