@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from .flops import count_flops
 from .host_target import HostTarget, library_source
 from .rewriter import Translation, translate
 
@@ -135,6 +136,9 @@ _CHECKED_FLAGS = (
     "-DTESSL_CHECKED=1",
 )
 
+# What is left to do for IR that has been through all passes.
+_IR_FLAGS = ("-O2", "-fPIC", "-Xclang", "-disable-llvm-passes", "-w")
+
 
 @cache
 def _machine_flags() -> tuple[str, ...]:
@@ -218,10 +222,18 @@ class Compiler:
         source_text = library_source(translated, [translated.kernel(kernel)], variant.checked)
         header = self._precompiled_header(variant)
         with tempfile.TemporaryDirectory(dir=self._cache) as directory:
-            source, object_file, linked = (Path(directory) / f"kernel.{suffix}" for suffix in ("cpp", "o", "so"))
+            source, ir, object_file, linked = (Path(directory) / f"kernel.{end}" for end in ("cpp", "ll", "o", "so"))
             source.write_text(source_text)
-            command = [*self._toolchain.clang, *_flags(variant), "-include-pch", str(header)]
-            _run([*command, "-c", str(source), "-o", str(object_file)], f"cannot compile kernel {kernel}")
+            what = f"cannot compile kernel {kernel}"
+            compile_source = [*self._toolchain.clang, *_flags(variant), "-include-pch", str(header), str(source)]
+            if variant.checked:
+                _run([*compile_source, "-S", "-emit-llvm", "-o", str(ir)], what)
+                ir.write_text(count_flops(ir.read_text()))
+                _run(
+                    [*self._toolchain.clang, *_machine_flags(), *_IR_FLAGS, "-c", str(ir), "-o", str(object_file)], what
+                )
+            else:
+                _run([*compile_source, "-c", "-o", str(object_file)], what)
             _run([*self._toolchain.link, str(object_file), "-o", str(linked)], f"cannot link kernel {kernel}")
             os.replace(linked, library)
 

@@ -34,7 +34,7 @@ def library_source(translation: Translation, kernels: list[Kernel], checked: boo
     lines.append(
         "static const emu::LibraryInfo library = {emu::abi_version, "
         f"{str(checked).lower()}, kernels, {len(kernels)}, constants, {len(translation.constants)}, "
-        "&emu::machine, emu::constant_values};"
+        "&emu::machine, emu::constant_values, &tessl_scalar_flops};"
     )
     lines.append("}")
     lines.append(

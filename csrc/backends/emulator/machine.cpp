@@ -62,6 +62,7 @@ emu::Counters Machine::run(const Dispatch& dispatch, const Schedule& schedule, C
     run_threadgroup(dispatch);
   }
   public_.counters.threadgroup_memory = threadgroup_bytes_;
+  public_.counters.scalar_flops = *library_->info().scalar_flops;
   return public_.counters;
 }
 
@@ -78,6 +79,7 @@ void Machine::bind(const Dispatch& dispatch, const Schedule& schedule) {
   public_.ulp_noise = schedule.ulp_noise;
   public_.check = checker_ != nullptr;
   public_.counters = {};
+  *library_->info().scalar_flops = 0;
   public_.nominal_threads_per_threadgroup = index3(dispatch.group);
   public_.threadgroups_per_grid = index3(dispatch.grid);
   const bool full = dispatch.threads.x == 0;

@@ -17,6 +17,11 @@ int printf(const char*, ...);
 int snprintf(char*, size_t, const char*, ...);
 }
 
+// Raised by code that the compiler driver adds to checked kernels.
+extern "C" {
+inline __attribute__((used, visibility("hidden"))) uint64_t tessl_scalar_flops = 0;
+}
+
 namespace emu {
 
 EMU_RUNTIME_BEGIN

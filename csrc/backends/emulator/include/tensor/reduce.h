@@ -242,25 +242,27 @@ namespace tensor_ops {
 
 // The identity is the sum's, 0, whatever the operation: max without one gives max(0, row).
 template <typename Source, typename Destination>
-EMU_INLINE void
-reduce_rows(const Source& source, Destination& destination, reduction_operation operation = reduction_operation::sum, typename Source::element_type identity = sum_identity<typename Source::element_type>) {
-  static_assert(
-      is_same_v<
-          Destination,
-          reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, true>>>,
-      "the destination is not the row reduction of this tensor, of the same element type"
-  );
+EMU_INLINE void reduce_rows(
+    const Source& source,
+    Destination& destination,
+    reduction_operation operation = reduction_operation::sum,
+    const typename Source::element_type& identity = 0
+) {
+  using Reduced = reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, true>>;
+  static_assert(is_same_v<Destination, Reduced>, "the destination is not the row reduction of this tensor's elements");
   emu::Reduction<Source, Destination, true> reduction{&source, &destination, operation, identity};
   emu::rendezvous(&reduction, emu::Reduction<Source, Destination, true>::run);
 }
 template <typename Source, typename Destination>
-EMU_INLINE void
-reduce_columns(const Source& source, Destination& destination, reduction_operation operation = reduction_operation::sum, typename Source::element_type identity = sum_identity<typename Source::element_type>) {
+EMU_INLINE void reduce_columns(
+    const Source& source,
+    Destination& destination,
+    reduction_operation operation = reduction_operation::sum,
+    const typename Source::element_type& identity = 0
+) {
+  using Reduced = reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, false>>;
   static_assert(
-      is_same_v<
-          Destination,
-          reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, false>>>,
-      "the destination is not the column reduction of this tensor, of the same element type"
+      is_same_v<Destination, Reduced>, "the destination is not the column reduction of this tensor's elements"
   );
   emu::Reduction<Source, Destination, false> reduction{&source, &destination, operation, identity};
   emu::rendezvous(&reduction, emu::Reduction<Source, Destination, false>::run);
