@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
 #include "ops/copy_plan.h"
 
@@ -206,7 +207,7 @@ class KernelTable {
           const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
           const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
           const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
-                                   std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
+                                   decimal(tiles[tile].m) + "x" + decimal(tiles[tile].n);
           kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
         }
       }

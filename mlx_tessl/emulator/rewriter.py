@@ -425,6 +425,11 @@ def _drop_attributes(source: Source) -> None:
             source.drop(i, partner + 1)
 
 
+def _is_const(source: Source, i: int) -> bool:
+    """Whether a token is `constant` and not, after a parameter list, the qualifier of a member function."""
+    return source.text(i) == "constant" and source.text(i - 1) not in {")", "const"}
+
+
 _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?|0[xX][\da-fA-F.]+[pP][+-]?\d+")
 
 
@@ -433,9 +438,7 @@ def _rewrite_words(source: Source) -> None:
         if source.is_dropped(i):
             continue
         if token.kind == "name" and token.text in ADDRESS_SPACES:
-            # After a parameter list it qualifies a member function.
-            is_const = token.text == "constant" and source.text(i - 1) != ")"
-            source.replace(i, i + 1, "const" if is_const else "")
+            source.replace(i, i + 1, "const" if _is_const(source, i) else "")
         elif token.kind == "number":
             literal = _literal(token.text)
             if literal != token.text:
@@ -520,7 +523,7 @@ class _Deduplication:
             word = self._source.text(i)
             if self._source.is_dropped(i):
                 continue
-            if word == "constant":
+            if _is_const(self._source, i):
                 word = "const"
             if word in ADDRESS_SPACES or (word == "const" and words[-1:] == ["const"]):
                 continue

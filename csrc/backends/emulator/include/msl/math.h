@@ -144,9 +144,6 @@ inline float fma(float a, float b, float c) {
 inline half fma(half a, half b, half c) {
   return emu::half_from_double(static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c));
 }
-inline bfloat fma(bfloat a, bfloat b, bfloat c) {
-  return bfloat(__builtin_fmaf(a, b, c));
-}
 template <typename T, int N>
 inline vec<T, N> fma(const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& c) {
   return make_vec<T, N>([&](int i) { return fma(a.v[i], b.v[i], c.v[i]); });

@@ -111,7 +111,6 @@ EMU_TYPE_TEST(is_enum, __is_enum(T))
 EMU_TYPE_TEST(is_array, __is_array(T))
 EMU_TYPE_TEST(is_void, __is_void(T))
 EMU_TYPE_TEST(is_function, __is_function(T))
-EMU_TYPE_TEST(is_empty, __is_empty(T))
 EMU_TYPE_TEST(is_trivially_copyable, __is_trivially_copyable(T))
 EMU_TYPE_TEST(
     is_floating_point, __is_floating_point(T) || __is_same(__remove_cv(T), half) || __is_same(__remove_cv(T), bfloat)
@@ -139,8 +138,6 @@ constexpr bool is_constructible_v = __is_constructible(T, A...);
 
 template <typename T>
 T&& declval() noexcept;
-template <typename...>
-using void_t = void;
 
 template <typename... T>
 struct common_type;
