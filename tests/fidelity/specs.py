@@ -95,6 +95,10 @@ SPECS = [
     Spec(
         "gated_delta vjp nax float32",
         lambda: gated_delta.backward("nax", FLOAT32, HEADS),
-        ((findings.GAMMA_UNORDERED, findings.GAMMA_OVERWRITTEN), (findings.GAMMA_OVERWRITTEN,), ()),
+        (
+            (findings.GAMMA_UNORDERED, findings.GAMMA_OVERWRITTEN),
+            (findings.GAMMA_OVERWRITTEN, findings.SAME_BETA_SUMS, findings.SAME_DECAY_SUMS),
+            (),
+        ),
     ),
 ]  # fmt: skip
