@@ -39,7 +39,8 @@ GAMMA_UNORDERED = Finding(
 )
 SAME_BETA_SUMS, SAME_DECAY_SUMS = (
     Finding(
-        rf"race: thread \d+ of .* writes threadgroup {name} at byte \d+, which thread \d+ wrote with no barrier between",
+        rf"race: thread \d+ of .* writes threadgroup {name} at byte \d+, which thread \d+ wrote "
+        "with no barrier between",
         "The four lanes that share a row all write the row's sum, with the same bits.",
     )
     for name in ("db_stage", "dg_stage")
