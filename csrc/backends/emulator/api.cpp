@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
 
 #include "backends/emulator/execute.h"
 #include "backends/emulator/library.h"
@@ -128,7 +129,9 @@ TESSL_EXPORT void tessl_emulator_configure(const char* const* command, uint32_t 
 
 // Takes up to `capacity` readings, oldest first, and returns how many; call it until it returns 0.
 TESSL_EXPORT uint32_t tessl_emulator_take_readings(ApiReading* readings, uint32_t capacity) {
+  static std::mutex mutex;
   static std::vector<Reading> waiting;
+  const std::lock_guard lock(mutex);
   for (Reading& reading : take_readings()) {
     waiting.push_back(std::move(reading));
   }
