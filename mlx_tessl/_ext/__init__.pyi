@@ -51,6 +51,10 @@ def matmul(a: mlx.core.array, b: mlx.core.array, c: mlx.core.array | None = None
 
 def linear(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, *, activation: str | None = None, residual: mlx.core.array | None = None, precision: str | None = None, batch_invariant: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
+def quantized_embedding(ids: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None = None, *, group_size: int | None = None, bits: int | None = None, mode: str = 'affine', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
+def quantized_matmul(x: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None = None, *, transpose: bool = True, group_size: int | None = None, bits: int | None = None, mode: str = 'affine', bias: mlx.core.array | None = None, activation: str | None = None, precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
 def flatten_shader(kernels: str, family: str) -> tuple[str, str]:
     """
     A shader family as one text without includes of ours, and the hash of that text.

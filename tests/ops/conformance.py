@@ -215,7 +215,6 @@ LINEAR = OpSpec(
 )
 
 
-
 def _format_of(mode: str, bits: int | None, group_size: int | None) -> Format:
     default_bits, default_group = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}[mode]
     return Format(mode, bits or default_bits, group_size or default_group)
@@ -336,17 +335,28 @@ QUANTIZED_MATMUL = OpSpec(
             integers=_EIGHT_WORDS,
         ),
         Refusal("w_dtype", {"x": (3, 64), "w": (5, 8), **_PACKED}, "w is float32"),
-        Refusal("w_vector", {"x": (3, 64), "scales": (1,), "biases": (1,)}, "w has shape", integers={"w": _EIGHT_WORDS["w"][0]}),
+        Refusal(
+            "w_vector",
+            {"x": (3, 64), "scales": (1,), "biases": (1,)},
+            "w has shape",
+            integers={"w": _EIGHT_WORDS["w"][0]},
+        ),
         Refusal("no_biases", {"x": (3, 64), "scales": (5, 1)}, "biases is None", integers=_EIGHT_WORDS),
-        Refusal("biases", {"x": (3, 64), "scales": (5, 1), "biases": (5, 2)}, "biases has shape", integers=_EIGHT_WORDS),
-        Refusal("scales", {"x": (3, 64), "scales": (4, 1), "biases": (4, 1)}, "scales has shape", integers=_EIGHT_WORDS),
+        Refusal(
+            "biases", {"x": (3, 64), "scales": (5, 1), "biases": (5, 2)}, "biases has shape", integers=_EIGHT_WORDS
+        ),
+        Refusal(
+            "scales", {"x": (3, 64), "scales": (4, 1), "biases": (4, 1)}, "scales has shape", integers=_EIGHT_WORDS
+        ),
         Refusal(
             "scales_batch",
             {"x": (3, 64), **_PACKED},
             "scales has shape",
             integers={"w": np.zeros((2, 5, 8), np.uint32)},
         ),
-        Refusal("float_scales", {"x": (3, 64), "scales": (5, 2)}, "takes uint8", {"mode": "mxfp4"}, integers=_EIGHT_WORDS),
+        Refusal(
+            "float_scales", {"x": (3, 64), "scales": (5, 2)}, "takes uint8", {"mode": "mxfp4"}, integers=_EIGHT_WORDS
+        ),
         Refusal(
             "fp_biases",
             {"x": (3, 64), "biases": (5, 2)},
@@ -362,10 +372,16 @@ QUANTIZED_MATMUL = OpSpec(
             integers=_EIGHT_WORDS,
         ),
         Refusal("bias", {"x": (3, 64), **_PACKED, "bias": (64,)}, "bias has shape (64)", integers=_EIGHT_WORDS),
-        Refusal("activation", {"x": (3, 64), **_PACKED}, "activation is", {"activation": "tanh"}, integers=_EIGHT_WORDS),
+        Refusal(
+            "activation", {"x": (3, 64), **_PACKED}, "activation is", {"activation": "tanh"}, integers=_EIGHT_WORDS
+        ),
         Refusal("precision", {"x": (3, 64), **_PACKED}, "precision is", {"precision": "fast"}, integers=_EIGHT_WORDS),
         Refusal(
-            "complex", {"x": (3, 64), **_PACKED}, "promote to complex64", dtypes={"x": "complex64"}, integers=_EIGHT_WORDS
+            "complex",
+            {"x": (3, 64), **_PACKED},
+            "promote to complex64",
+            dtypes={"x": "complex64"},
+            integers=_EIGHT_WORDS,
         ),
         Refusal(
             "batch",
