@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find csrc kernels cmake -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format stubs clean
+.PHONY: demo test kernels lint format stubs clean
 
 demo: .venv/demo
 	$(BIN)/mlx-tessl demo
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Kernels compile at first use in the emulator; this does it ahead.
+kernels: .venv/dev
+	$(BIN)/python -m mlx_tessl.emulator build
 
 lint: .venv/dev
 	$(BIN)/ruff check .

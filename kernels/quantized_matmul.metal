@@ -234,7 +234,7 @@ template <typename T, bool TRANSPOSED, int TILE_M, int TILE_N>
   for (int i = 0; i < fragments_m; ++i) {
 #pragma clang loop unroll(full)
     for (int j = 0; j < fragments_n; ++j) {
-      acc[i][j] = make_filled_simdgroup_matrix<float, 8>(0.0f);
+      acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
   }
 

@@ -7,6 +7,7 @@
 #include "backends/cpu/vector_kernels.h"
 #include "backends/metal/metal.h"
 #include "bindings/bindings.h"
+#include "launch/decimal.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,7 +19,7 @@ nb::dict profile_dict(const DeviceProfile& profile) {
   nb::dict values;
   values["gpu"] = profile.gpu;
   values["generation"] = profile.generation;
-  values["macos"] = std::to_string(profile.macos.major) + "." + std::to_string(profile.macos.minor);
+  values["macos"] = decimal(profile.macos.major) + "." + decimal(profile.macos.minor);
   values["capability"] = to_string(profile.capability());
   return values;
 }

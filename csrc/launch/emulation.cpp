@@ -20,7 +20,7 @@ void push_emulation(Emulation emulation) {
 
 void pop_emulation() {
   if (emulations.empty()) {
-    throw std::logic_error("[mlx_tessl.emulate] left more often than entered on this thread");
+    throw std::runtime_error("[mlx_tessl.emulate] left more often than entered on this thread");
   }
   emulations.pop_back();
 }

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "launch/decimal.h"
+
 namespace tessl {
 namespace {
 
@@ -111,7 +113,7 @@ int32_t choose_walk_width(const GemmShape& shape, const GemmTile& tile) {
 Size3 walk_grid(int32_t tiles_m, int32_t tiles_n, int32_t width, int64_t batch) {
   if (batch > std::numeric_limits<int32_t>::max()) {
     throw std::invalid_argument(
-        "[mlx_tessl.matmul] the batch has " + std::to_string(batch) + " members; it may have 2147483647"
+        "[mlx_tessl.matmul] the batch has " + decimal(batch) + " members; it may have 2147483647"
     );
   }
   const auto members = static_cast<uint32_t>(batch);

@@ -27,7 +27,7 @@ const Kernel* intern_kernel(std::string_view name, std::string_view family, Capa
   if (is_new) {
     kernel = {std::string(name), std::string(family), capability};
   } else if (kernel.family != family || kernel.capability != capability) {
-    throw std::logic_error("kernel " + kernel.name + " is defined twice, in " + kernel.family);
+    throw std::runtime_error("kernel " + kernel.name + " is defined twice, in " + kernel.family);
   }
   return &kernel;
 }

@@ -4,6 +4,8 @@
 #include <exception>
 #include <sstream>
 
+#include "launch/decimal.h"
+
 namespace tessl {
 namespace {
 
@@ -44,9 +46,9 @@ Trust check_product(const Product& product) {
   } catch (const std::exception& error) {
     return {false, std::string("the self-check could not run: ") + error.what()};
   }
-  const auto count = std::to_string(check.expected.size());
+  const auto count = decimal(check.expected.size());
   if (out.size() != check.expected.size()) {
-    return {false, "the self-check product has " + std::to_string(out.size()) + " elements, not " + count};
+    return {false, "the self-check product has " + decimal(out.size()) + " elements, not " + count};
   }
   size_t wrong = 0;
   size_t first = 0;
@@ -61,9 +63,9 @@ Trust check_product(const Product& product) {
   }
   return {
       false,
-      "the self-check product is wrong in " + std::to_string(wrong) + " of " + count + " elements, first in row " +
-          std::to_string(first / SelfCheck::N) + ", column " + std::to_string(first % SelfCheck::N) + ": " +
-          number(out[first]) + " in place of " + number(check.expected[first])
+      "the self-check product is wrong in " + decimal(wrong) + " of " + count + " elements, first in row " +
+          decimal(first / SelfCheck::N) + ", column " + decimal(first % SelfCheck::N) + ": " + number(out[first]) +
+          " in place of " + number(check.expected[first])
   };
 }
 

@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "launch/decimal.h"
+
 namespace tessl {
 namespace {
 
@@ -61,7 +63,7 @@ class Flattener {
       const auto end = content.find('\n');
       const auto line = content.substr(0, end);
       content = end == std::string_view::npos ? std::string_view{} : content.substr(end + 1);
-      const auto place = name + ":" + std::to_string(++number);
+      const auto place = name + ":" + decimal(++number);
       require_ascii(line, place);
 
       const bool may_direct = !in_comment;
@@ -92,7 +94,7 @@ class Flattener {
   }
 
   void mark_line(size_t number, const std::string& name) {
-    text += "#line " + std::to_string(number) + " \"" + name + "\"\n";
+    text += "#line " + decimal(number) + " \"" + name + "\"\n";
   }
 
   // The text behind `#`, or empty.
@@ -137,7 +139,7 @@ class Flattener {
   static void require_ascii(std::string_view line, const std::string& place) {
     for (size_t i = 0; i < line.size(); ++i) {
       if (static_cast<unsigned char>(line[i]) > 0x7f) {
-        throw std::runtime_error("[mlx_tessl] " + place + ":" + std::to_string(i + 1) + " holds a byte outside ASCII");
+        throw std::runtime_error("[mlx_tessl] " + place + ":" + decimal(i + 1) + " holds a byte outside ASCII");
       }
     }
   }

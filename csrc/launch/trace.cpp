@@ -41,7 +41,7 @@ void start_trace() {
 std::vector<TraceEntry> take_trace() {
   std::lock_guard lock(mutex);
   if (traces.empty()) {
-    throw std::logic_error("[mlx_tessl.trace] no trace is being recorded");
+    throw std::runtime_error("[mlx_tessl.trace] no trace is being recorded");
   }
   auto entries = std::move(traces.back());
   traces.pop_back();

@@ -84,7 +84,7 @@ mx::array activation_derivative(MatmulActivation activation, const mx::array& z,
     case MATMUL_ACTIVATION_GELU_TANH:
       return gelu_tanh_derivative(z32, s);
   }
-  throw std::logic_error("unknown activation");
+  throw std::runtime_error("unknown activation");
 }
 
 } // namespace tessl

@@ -54,7 +54,8 @@ cpu::HeadsView view_of(const mx::array& x) {
 // Built for a CPU alone: shaders have no part in it, so it has no plan. Its transforms are those of the stock ops.
 class Attention : public Op {
  public:
-  Attention(mx::Stream stream, float scale) : Op(stream), scale_(scale) {}
+  Attention(mx::Stream stream, float scale) : Op(stream), scale_(scale) {
+  }
 
   Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
     return mx::vjp(varying(primals, argnums), chosen(primals, argnums), cotangents).second;
@@ -65,9 +66,9 @@ class Attention : public Op {
   }
 
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
-    const auto mapped = mx::vmap(std::function([scale = scale_, s = stream()](const Arrays& x) {
-      return Arrays{composed(x, scale, s)};
-    }), axes);
+    const auto mapped = mx::vmap(
+        std::function([scale = scale_, s = stream()](const Arrays& x) { return Arrays{composed(x, scale, s)}; }), axes
+    );
     return {mapped(inputs), {0}};
   }
 
@@ -83,7 +84,7 @@ class Attention : public Op {
 
  protected:
   Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::logic_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
+    throw std::runtime_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {

@@ -8,6 +8,7 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/matmul.h"
+#include "launch/decimal.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
 #include "ops/matmul_plan.h"
@@ -356,8 +357,8 @@ void check_ndim(std::string_view op, const char* argument, const mx::array& x, i
   if (ndim < lowest || ndim > max_ndim) {
     refuse(
         op,
-        std::string(argument) + " has shape " + text(x.shape()) + "; it must have " + std::to_string(lowest) + " to " +
-            std::to_string(max_ndim) + " dimensions"
+        std::string(argument) + " has shape " + text(x.shape()) + "; it must have " + decimal(lowest) + " to " +
+            decimal(max_ndim) + " dimensions"
     );
   }
 }
@@ -368,8 +369,8 @@ void check_product(
   if (a.shape(-1) != b.shape(-2)) {
     refuse(
         op,
-        std::string(a_name) + " and " + b_name + " share the dimension K, but it is " + std::to_string(a.shape(-1)) +
-            " in one and " + std::to_string(b.shape(-2)) + " in the other"
+        std::string(a_name) + " and " + b_name + " share the dimension K, but it is " + decimal(a.shape(-1)) +
+            " in one and " + decimal(b.shape(-2)) + " in the other"
     );
   }
   const auto pairs = std::min(a.ndim(), b.ndim());
@@ -406,7 +407,7 @@ void check_addend(
 
 void check_bias(std::string_view op, const std::optional<mx::array>& bias, int N) {
   if (bias && (bias->ndim() != 1 || bias->shape(0) != N)) {
-    refuse(op, "bias has shape " + text(bias->shape()) + "; it must be (" + std::to_string(N) + ",)");
+    refuse(op, "bias has shape " + text(bias->shape()) + "; it must be (" + decimal(N) + ",)");
   }
 }
 

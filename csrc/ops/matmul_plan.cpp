@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
 #include "ops/operand_copy.h"
 
@@ -101,12 +102,19 @@ const char* tensorops_obstacle(const StoredMatrix& x, size_t itemsize) {
   return nullptr;
 }
 
-// Where a row must not depend on other rows, neither may the kernel, and alignment that M or the batch decides must not
-// count. Where N and K are of whole 16 bytes an operand that cannot be read in place can be copied; where they are not,
-// the portable kernel takes all.
+// Where a row must not depend on other rows, neither may the kernel, and what M or the batch decides must not count. An
+// operand that cannot be read in place is copied row by row, which helps when K and N are of whole 16 bytes and a tile
+// of such rows is in reach; otherwise the portable kernel takes all.
 const char* batch_invariance_obstacle(const MatmulProblem& problem) {
-  const int32_t run = static_cast<int32_t>(tensorops_alignment) / problem.dtype.size();
-  return problem.N % run == 0 && problem.K % run == 0 ? nullptr : "batch invariance, with N or K not of whole 16 bytes";
+  const int64_t itemsize = problem.dtype.size();
+  const int64_t longest = std::max(problem.N, problem.K);
+  if (problem.N * itemsize % tensorops_alignment != 0 || problem.K * itemsize % tensorops_alignment != 0) {
+    return "batch invariance, with N or K not of whole 16 bytes";
+  }
+  if (tensorops_lines * longest * itemsize >= tensorops_reach) {
+    return "batch invariance, with N or K so long that a tile spans 2 GB";
+  }
+  return nullptr;
 }
 
 // a and b where the kernel reads them, and why that kernel is not TensorOps; null when it is.
@@ -116,34 +124,26 @@ struct Placement {
   const char* obstacle = nullptr;
 };
 
-// Adds the copies of operands that no kernel reads in place.
+// Adds the copies of operands that the kernel cannot read in place.
 Placement place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
-  const bool matrix_unit = device.has(Capability::tensorops);
-  const char* no_matrix_unit = matrix_unit ? nullptr : "the device has no matrix unit that its macOS lets us use";
   const size_t itemsize = problem.dtype.size();
+  const char* obstacle = nullptr;
+  if (!device.has(Capability::tensorops)) {
+    obstacle = "the device has no matrix unit that its macOS lets us use";
+  } else if (problem.batch_invariant) {
+    obstacle = batch_invariance_obstacle(problem);
+  }
+  const bool only_tensorops = problem.batch_invariant && !obstacle;
+
   auto place = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
     const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
-    if (is_readable(x) || problem.K == 0) {
+    const bool readable = is_readable(x) && !(only_tensorops && tensorops_obstacle(stored, itemsize));
+    if (readable || problem.K == 0) {
       return stored;
     }
-    return add_copy_of(plan, problem, x, rows, columns, stored.transposed);
+    return add_copy_of(plan, problem, x, rows, columns, stored.transposed && !only_tensorops);
   };
-  auto place_aligned = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
-    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
-    if ((is_readable(x) && !tensorops_obstacle(stored, itemsize)) || problem.K == 0) {
-      return stored;
-    }
-    return add_copy_of(plan, problem, x, rows, columns, false);
-  };
-
-  if (problem.batch_invariant) {
-    const char* obstacle = matrix_unit ? batch_invariance_obstacle(problem) : no_matrix_unit;
-    if (!obstacle) {
-      return {place_aligned(problem.a, problem.M, problem.K), place_aligned(problem.b, problem.K, problem.N), nullptr};
-    }
-    return {place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
-  }
-  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), no_matrix_unit};
+  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
   for (const auto* stored : {&placement.a, &placement.b}) {
     if (!placement.obstacle && problem.K > 0) {
       placement.obstacle = tensorops_obstacle(*stored, itemsize);
@@ -187,7 +187,7 @@ class KernelTable {
           const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
           const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
           const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
-                                   std::to_string(tiles[tile].m) + "x" + std::to_string(tiles[tile].n);
+                                   decimal(tiles[tile].m) + "x" + decimal(tiles[tile].n);
           kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
         }
       }

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "launch/decimal.h"
+
 namespace tessl {
 namespace {
 
@@ -42,7 +44,7 @@ bool extends_last_dimension(const Pairings& operands, const MatmulProblem& probl
 void add_batch_dimension(const Pairings& operands, MatmulProblem& problem, size_t d, int32_t size) {
   if (problem.batch_shape.size() == problem.batch_shape.capacity()) {
     throw std::invalid_argument(
-        "[mlx_tessl.matmul] the operands have more than " + std::to_string(problem.batch_shape.capacity()) +
+        "[mlx_tessl.matmul] the operands have more than " + decimal(problem.batch_shape.capacity()) +
         " batch dimensions that do not merge"
     );
   }

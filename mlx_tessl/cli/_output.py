@@ -14,7 +14,7 @@ from typing import IO, Any
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that becomes ``path`` when the block ends well; until then, and if it does not, ``path`` is as it was."""
+    """A binary file that becomes ``path`` when the block ends well, and of which nothing is left when it does not."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -176,6 +176,8 @@ def _as_dict(answers: list[Answer], speeds: dict[str, Speed]) -> dict[str, Any]:
 
 
 def _print_heading(passages: list[Passage]) -> None:
+    choice = backend_info()["families"]["matmul"]
+    print(f"{bold('backend')}  {choice['path']}: {choice['reason']}")
     words = sum(len(passage.text.split()) for passage in passages)
     plays = len({passage.play for passage in passages})
     print(f"{bold('corpus')}   {len(passages)} passages, {words} words, from {plays} plays of Shakespeare", flush=True)

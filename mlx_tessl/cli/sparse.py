@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
             if args.output.suffix == ".npz"
             else lambda file: write_json(file, _records(encoder, texts, vectors))
         )
-        words = len(vectors.values) / max(1, len(vectors))
-        write_output(args.output, write, f"{len(vectors)} vectors of {words:.0f} words on average")
+        mean = len(vectors.values) / max(1, len(vectors))
+        write_output(args.output, write, f"{len(vectors)} vectors of {mean:.0f} words on average")
     elif args.json:
         print_json(_records(encoder, texts, vectors))
     else:

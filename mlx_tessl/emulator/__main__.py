@@ -42,14 +42,19 @@ def build(arguments: argparse.Namespace) -> None:
     for family in families:
         source, msl = source_of(family), compiler.msl_version_of(family)
         for kernel in one.kernel_names(source, compiler.Variant(msl)):
-            jobs += [(source, kernel, compiler.Variant(msl, checked)) for checked in ((False,) if arguments.fast else (False, True))]
+            jobs += [
+                (source, kernel, compiler.Variant(msl, checked))
+                for checked in ((False,) if arguments.fast else (False, True))
+            ]
     one.compile_all(jobs, arguments.jobs)
     print(f"{len(jobs)} kernel libraries of {len(families)} families in {compiler.cache_directory()}")
 
 
 def main() -> None:
     """Run a command; a compiler's message goes to stderr."""
-    parser = argparse.ArgumentParser(prog="python -m mlx_tessl.emulator", description="Compile kernels for the emulator.")
+    parser = argparse.ArgumentParser(
+        prog="python -m mlx_tessl.emulator", description="Compile kernels for the emulator."
+    )
     commands = parser.add_subparsers(required=True)
     build_parser = commands.add_parser("build", help="compile all kernels")
     build_parser.add_argument("families", nargs="*", metavar="family", help="all by default")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from .flops import count_flops
 from .host_target import HostTarget, library_source
 from .rewriter import Translation, translate
 
@@ -123,6 +124,8 @@ _FLAGS = (
 
 _CHECKED_FLAGS = (
     "-fsanitize=thread",
+    # A scalar that nothing initialises is NaN, or a number that stands out.
+    "-ftrivial-auto-var-init=pattern",
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-g1",
@@ -130,14 +133,22 @@ _CHECKED_FLAGS = (
     "-tsan-instrument-func-entry-exit=0",
     "-mllvm",
     "-tsan-instrument-atomics=0",
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
     "-DTESSL_CHECKED=1",
 )
+
+# What is left to do for IR that has been through all passes.
+_IR_FLAGS = ("-O2", "-fPIC", "-Xclang", "-disable-llvm-passes", "-w")
 
 
 @cache
 def _machine_flags() -> tuple[str, ...]:
     machine = platform.machine()
     if machine in {"x86_64", "AMD64"}:
+        cpu = Path("/proc/cpuinfo")
+        if cpu.exists() and not {"avx2", "fma", "f16c"} <= set(cpu.read_text().split()):
+            raise CompileError("emulated kernels need a CPU with AVX2, FMA and F16C")
         return ("--target=x86_64-linux-gnu", "-march=x86-64-v3")
     if machine in {"aarch64", "arm64"}:
         return ("--target=aarch64-linux-gnu", "-march=armv8.2-a+fp16")
@@ -216,10 +227,18 @@ class Compiler:
         source_text = library_source(translated, [translated.kernel(kernel)], variant.checked)
         header = self._precompiled_header(variant)
         with tempfile.TemporaryDirectory(dir=self._cache) as directory:
-            source, object_file, linked = (Path(directory) / f"kernel.{suffix}" for suffix in ("cpp", "o", "so"))
+            source, ir, object_file, linked = (Path(directory) / f"kernel.{end}" for end in ("cpp", "ll", "o", "so"))
             source.write_text(source_text)
-            command = [*self._toolchain.clang, *_flags(variant), "-include-pch", str(header)]
-            _run([*command, "-c", str(source), "-o", str(object_file)], f"cannot compile kernel {kernel}")
+            what = f"cannot compile kernel {kernel}"
+            compile_source = [*self._toolchain.clang, *_flags(variant), "-include-pch", str(header), str(source)]
+            if variant.checked:
+                _run([*compile_source, "-S", "-emit-llvm", "-o", str(ir)], what)
+                ir.write_text(count_flops(ir.read_text()))
+                _run(
+                    [*self._toolchain.clang, *_machine_flags(), *_IR_FLAGS, "-c", str(ir), "-o", str(object_file)], what
+                )
+            else:
+                _run([*compile_source, "-c", "-o", str(object_file)], what)
             _run([*self._toolchain.link, str(object_file), "-o", str(linked)], f"cannot link kernel {kernel}")
             os.replace(linked, library)
 
@@ -236,7 +255,10 @@ class Compiler:
         with tempfile.TemporaryDirectory(dir=self._cache) as directory:
             output = Path(directory) / "runtime.pch"
             command = [*self._toolchain.clang, *_flags(variant), "-x", "c++-header", "-Xclang", "-fno-pch-timestamp"]
-            _run([*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)], "cannot compile the runtime")
+            _run(
+                [*command, str(runtime_directory() / "kernel_library.h"), "-o", str(output)],
+                "cannot compile the runtime",
+            )
             os.replace(output, header)
 
     def _key(self, text: str, kernel: str, variant: Variant) -> str:

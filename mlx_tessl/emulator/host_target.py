@@ -18,7 +18,8 @@ class HostTarget:
         return f"static constexpr emu::function_constant<{constant.type}, {constant.index}> {constant.name}{{}};"
 
     def derived_constant(self, type_name: str, name: str, expression: str) -> str:
-        return f"static constexpr emu::derived_constant<{type_name}> {name}{{+[]() -> {type_name} {{ return {expression}; }}}};"
+        compute = f"+[]() -> {type_name} {{ return {expression}; }}"
+        return f"static constexpr emu::derived_constant<{type_name}> {name}{{{compute}}};"
 
 
 def library_source(translation: Translation, kernels: list[Kernel], checked: bool) -> str:
@@ -28,14 +29,12 @@ def library_source(translation: Translation, kernels: list[Kernel], checked: boo
         lines += _kernel_tables(number, kernel)
     rows = ", ".join(_kernel_row(number, kernel) for number, kernel in enumerate(kernels))
     lines.append(f"static const emu::KernelInfo kernels[] = {{{rows}}};")
-    constants = ", ".join(
-        f'{{"{c.name}", {c.index}, emu::constant_type<{c.type}>()}}' for c in translation.constants
-    )
+    constants = ", ".join(f'{{"{c.name}", {c.index}, emu::constant_type<{c.type}>()}}' for c in translation.constants)
     lines.append(f"static const emu::ConstantInfo constants[] = {{{constants or '{}'}}};")
     lines.append(
         "static const emu::LibraryInfo library = {emu::abi_version, "
         f"{str(checked).lower()}, kernels, {len(kernels)}, constants, {len(translation.constants)}, "
-        "&emu::machine, emu::constant_values};"
+        "&emu::machine, emu::constant_values, &tessl_scalar_flops};"
     )
     lines.append("}")
     lines.append(

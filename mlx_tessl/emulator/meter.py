@@ -93,18 +93,32 @@ class Meter(Sequence[Reading]):
         return Reading("total", (0, 0, 0), (0, 0, 0), checked, **sums)
 
     def __str__(self) -> str:
-        heads = ("kernel", "grid", "group", "device read", "written", "tg read", "written", "matrix", "scalar", "simd")
-        heads += ("divergent", "barriers", "tg memory")
-        rows = [_row(reading) for reading in self._readings]
-        if len(rows) > 1:
+        rows = [_HEADS, *(_row(reading) for reading in self._readings)]
+        if len(self._readings) > 1:
             rows.append(_row(self.total()))
-        table = [heads, *rows]
-        widths = [max(len(row[i]) for row in table) for i in range(len(heads))]
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
         lines = []
-        for row in table:
-            cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-            lines.append("  ".join(cells).rstrip())
+        for name, *cells in rows:
+            aligned = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            lines.append("  ".join([name.ljust(widths[0]), *aligned]).rstrip())
         return "\n".join(lines)
+
+
+_HEADS: tuple[str, ...] = (
+    "kernel",
+    "grid",
+    "group",
+    "device read",
+    "written",
+    "tg read",
+    "written",
+    "matrix",
+    "scalar",
+    "simd",
+    "divergent",
+    "barriers",
+    "tg memory",
+)
 
 
 def _row(reading: Reading) -> tuple[str, ...]:

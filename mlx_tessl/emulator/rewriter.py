@@ -7,6 +7,7 @@ spelled is the target's business (`Target`), as is the code around the text.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -102,7 +103,9 @@ def translate(text: str, target: Target) -> Translation:
     instantiations = _take_instantiations(source)
     _rewrite_threadgroup_variables(source, target)
     optional = _optional_constants(source)
-    users = _ConstantUsers(source, {c.name: c.index for c in constants.direct if c.name not in optional}, constants.derived)
+    users = _ConstantUsers(
+        source, {c.name: c.index for c in constants.direct if c.name not in optional}, constants.derived
+    )
     _drop_attributes(source)
     _drop_duplicates(source)
     _rewrite_words(source)
@@ -267,9 +270,7 @@ def _read_kernel(source: Source, start: int, i: int) -> _Definition | None:
     while source.text(at) != "void":
         if source.text(at) == "[[":
             host_name = _host_name(source, at) or host_name
-            words = _attribute_words(source, at)
-            if words[0] == "max_total_threads_per_threadgroup":
-                max_threads = _integer(" ".join(words[2:-1]), default=max_threads)
+            max_threads = _max_threads(source, at) or max_threads
         if at >= len(source) or source.text(at) in {";", "{"}:
             raise SourceError(f"a kernel that does not return void: {' '.join(source.texts(start, start + 8))}")
         at = source.after(at)
@@ -285,12 +286,14 @@ def _read_kernel(source: Source, start: int, i: int) -> _Definition | None:
     return _Definition(source.text(name_at), source.text(start - 1) == ">", arguments, max_threads, host_name)
 
 
-def _integer(text: str, default: int) -> int:
-    """The value of an attribute's argument; `default` when it depends on template parameters."""
-    text = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text)
-    if re.fullmatch(r"[\d\s()+*/-]+", text):
-        return int(eval(text))
-    return default
+def _max_threads(source: Source, attribute: int) -> int | None:
+    """The number in [[max_total_threads_per_threadgroup(n)]], unless template parameters decide it."""
+    for i in range(attribute + 1, source.partner[attribute]):
+        if source.text(i) == "max_total_threads_per_threadgroup":
+            factors = source.texts(i + 2, source.partner[i + 1])
+            if all(factor.isdigit() for factor in factors[::2]) and set(factors[1::2]) <= {"*"}:
+                return math.prod(int(factor) for factor in factors[::2])
+    return None
 
 
 def _read_arguments(source: Source, start: int, end: int) -> tuple[Argument, ...]:
@@ -422,6 +425,11 @@ def _drop_attributes(source: Source) -> None:
             source.drop(i, partner + 1)
 
 
+def _is_const(source: Source, i: int) -> bool:
+    """Whether a token is `constant` and not, after a parameter list, the qualifier of a member function."""
+    return source.text(i) == "constant" and source.text(i - 1) not in {")", "const"}
+
+
 _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?|0[xX][\da-fA-F.]+[pP][+-]?\d+")
 
 
@@ -430,9 +438,7 @@ def _rewrite_words(source: Source) -> None:
         if source.is_dropped(i):
             continue
         if token.kind == "name" and token.text in ADDRESS_SPACES:
-            # After a parameter list it qualifies a member function.
-            is_const = token.text == "constant" and source.text(i - 1) != ")"
-            source.replace(i, i + 1, "const" if is_const else "")
+            source.replace(i, i + 1, "const" if _is_const(source, i) else "")
         elif token.kind == "number":
             literal = _literal(token.text)
             if literal != token.text:
@@ -517,7 +523,7 @@ class _Deduplication:
             word = self._source.text(i)
             if self._source.is_dropped(i):
                 continue
-            if word == "constant":
+            if _is_const(self._source, i):
                 word = "const"
             if word in ADDRESS_SPACES or (word == "const" and words[-1:] == ["const"]):
                 continue

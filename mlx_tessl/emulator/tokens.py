@@ -40,6 +40,7 @@ class Source:
         self.tokens = list(_join_attributes(_lex(text)))
         self.partner = _match_brackets(self.tokens)  # of an opener: its closer
         self.opener = {closer: opener for opener, closer in self.partner.items()}
+        self._end = text[len(text.rstrip()) :]
         self._replacement: dict[int, str] = {}
         self._dropped: set[int] = set()
 
@@ -91,17 +92,17 @@ class Source:
         return parts
 
     def find(self, wanted: str, start: int, end: int) -> int:
-        """The first `wanted` outside of brackets and template arguments, or end."""
+        """The first `wanted` outside of brackets and, but for a semicolon, of template arguments; or end."""
         depth = 0
         i = start
         while i < end:
             text = self.text(i)
-            if text == wanted and depth == 0:
+            if text == wanted and (depth == 0 or wanted == ";"):
                 return i
             if text == "<":
                 depth += 1
             elif text == ">":
-                depth -= 1
+                depth = max(depth - 1, 0)
             i = self.after(i)
         return end
 
@@ -114,7 +115,7 @@ class Source:
                 pieces.append(self._replacement[i])
             elif i not in self._dropped:
                 pieces.append(token.text)
-        return "".join(pieces)
+        return "".join(pieces) + self._end
 
 
 def _lex(text: str) -> Iterator[Token]:

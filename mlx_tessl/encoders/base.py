@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
 
 import mlx.core as mx
@@ -28,6 +30,17 @@ QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 Row = TypeVar("Row")
+
+
+@lru_cache
+def _second_cpu_stream() -> mx.Stream:
+    return mx.new_stream(mx.Device(mx.cpu))
+
+
+def _streams() -> list[mx.Stream]:
+    """Where batches run in turn. On a CPU two at once: one's single-threaded ops leave no core idle."""
+    stream = mx.default_stream(mx.default_device())
+    return [stream, _second_cpu_stream()] if stream.device.type == mx.cpu else [stream]
 
 
 class Encoder(Generic[Row]):
@@ -105,7 +118,12 @@ class Encoder(Generic[Row]):
             return prompt_name
         return next((name for name in names if name in self.prompts), None)
 
-    def _tokenize(self, texts: Sequence[str], prompt: str) -> list[list[int]]:
+    def _tokenize(self, texts: str | Sequence[str], prompt: str) -> list[list[int]]:
+        if isinstance(texts, str):
+            texts = [texts]
+        elif not isinstance(texts, Iterable):
+            raise ValueError(f"[{self._name}] texts is a {type(texts).__name__}; it must be a str or several")
+        texts = list(texts)
         for position, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ValueError(f"[{self._name}] text {position} is a {type(text).__name__}; it must be a str")
@@ -161,9 +179,11 @@ class Encoder(Generic[Row]):
         if show_progress_bar is None:
             show_progress_bar = logger.isEnabledFor(logging.INFO)
         with tqdm(total=len(sequences), disable=not show_progress_bar, desc="encode", unit="text") as progress:
+            streams = cycle(_streams())
             for places in batches([len(ids) for ids in sequences], batch_size, _MAX_TOKENS):
-                output = forward(*pad([sequences[place] for place in places], pad_id))
-                mx.async_eval(output)
+                with mx.stream(next(streams)):
+                    output = forward(*pad([sequences[place] for place in places], pad_id))
+                    mx.async_eval(output)
                 running.append((places, output))
                 if len(running) > 1:
                     finish()

@@ -22,8 +22,8 @@ FloatArray = npt.NDArray[np.float32]
 class SentenceEncoder(Encoder[FloatArray]):
     """Embeds texts with a BERT checkpoint, as ``sentence_transformers.SentenceTransformer`` does.
 
-    Reads a sentence-transformers folder: its pooling (mean, cls, max), Dense and Normalize modules, ``max_seq_length`` and
-    prompts. A plain checkpoint gets mean pooling, and a log line says so.
+    Reads a sentence-transformers folder: its pooling (mean, cls, max), Dense and Normalize modules, ``max_seq_length``
+    and prompts. A plain checkpoint gets mean pooling, and a log line says so.
 
     Args:
         path_or_id: A checkpoint folder, or a Hugging Face hub id (needs ``huggingface_hub``).
@@ -141,22 +141,25 @@ class SentenceEncoder(Encoder[FloatArray]):
             ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
         """
         prefix = self._resolve_prompt(prompt_name, prompt)
-        single = isinstance(texts, str)
-        sequences = self._tokenize([texts] if isinstance(texts, str) else list(texts), prefix)
+        sequences = self._tokenize(texts, prefix)
         prompt_tokens = self.tokenizer.count_as_prefix(prefix) if self.tokenizer and prefix else 0
         embeddings = self._embed_all(
             sequences, prompt_tokens, batch_size, normalize_embeddings, truncate_dim, show_progress_bar
         )
-        embeddings = embeddings[0] if single else embeddings
+        embeddings = embeddings[0] if isinstance(texts, str) else embeddings
         return embeddings if convert_to_numpy else mx.array(embeddings)
 
     def encode_query(self, texts: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> FloatArray:
         """:meth:`encode` with the prompt ``query``, when there is one and no other is named."""
-        return self.encode(texts, self._task_prompt(QUERY_PROMPTS, prompt_name, options), **options)
+        prompt_name = self._task_prompt(QUERY_PROMPTS, prompt_name, options)
+        embeddings: FloatArray = self.encode(texts, prompt_name, **options)
+        return embeddings
 
     def encode_document(self, texts: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> FloatArray:
-        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, when there is one and no other is named."""
-        return self.encode(texts, self._task_prompt(DOCUMENT_PROMPTS, prompt_name, options), **options)
+        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one and none is named."""
+        prompt_name = self._task_prompt(DOCUMENT_PROMPTS, prompt_name, options)
+        embeddings: FloatArray = self.encode(texts, prompt_name, **options)
+        return embeddings
 
     def encode_ids(
         self,
@@ -177,7 +180,7 @@ class SentenceEncoder(Encoder[FloatArray]):
         return self._embed_all(checked, 0, batch_size, normalize_embeddings, truncate_dim, show_progress_bar)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-        """Scores ``[len(a), len(b)]`` of every embedding of ``a`` with every one of ``b``, cosine unless the folder says dot.
+        """Scores ``[len(a), len(b)]`` of ``a``'s embeddings with ``b``'s: cosine, unless the folder says dot.
 
         Args:
             a: ``[n, D]`` or ``[D]``.
@@ -190,7 +193,7 @@ class SentenceEncoder(Encoder[FloatArray]):
             raise ValueError(
                 f"[SentenceEncoder] similarity_fn_name is {self.similarity_fn_name!r}; it must be 'cosine' or 'dot'"
             )
-        x, y = (mx.atleast_2d(mx.array(np.asarray(side, np.float32))) for side in (a, b))
+        x, y = (mx.array(np.atleast_2d(np.asarray(side, np.float32))) for side in (a, b))
         if self.similarity_fn_name == "cosine":
             x, y = normalize(x), normalize(y)
         return np.array(matmul(x, y.T))
@@ -218,7 +221,9 @@ class SentenceEncoder(Encoder[FloatArray]):
             embeddings = self._embed(ids, lengths, prompt_tokens)[:, :dimension]
             return normalize(embeddings) if normalize_embeddings else embeddings
 
-        rows = self._run(sequences, forward, np.array, batch_size, show_progress_bar)
+        rows = self._run(
+            sequences, forward, lambda embeddings: list(np.array(embeddings)), batch_size, show_progress_bar
+        )
         if not rows:
             width = self.embedding_dimension
             return np.zeros((0, width if dimension is None else min(dimension, width)), np.float32)

@@ -45,10 +45,10 @@ class SpladePooling:
 
 
 class SparseEncoder(Encoder[SparseVector]):
-    """Sparse vectors over the vocabulary with a BERT masked-LM checkpoint, as ``sentence_transformers.SparseEncoder`` gives.
+    """Sparse vectors over the vocabulary with a BERT masked-LM checkpoint, as ``sentence_transformers.SparseEncoder``.
 
-    Component ``w`` of a text's vector is ``max over tokens of log(1 + relu(logit of word w))``; padding contributes 0. A
-    folder with a ``SpladePooling`` module may ask for the sum instead, or for the logarithm of the logarithm.
+    Component ``w`` of a text's vector is ``max over tokens of log(1 + relu(logit of word w))``; padding contributes 0.
+    A folder with a ``SpladePooling`` module may ask for the sum instead, or for the logarithm of the logarithm.
 
     Args:
         path_or_id: A checkpoint folder, or a Hugging Face hub id (needs ``huggingface_hub``).
@@ -95,7 +95,7 @@ class SparseEncoder(Encoder[SparseVector]):
         return int(self.model.args.vocab_size)
 
     @overload
-    def encode(
+    def encode(  # type: ignore[overload-overlap]  # a str is a sequence of str, but the first signature comes first
         self,
         texts: str,
         prompt_name: str | None = None,
@@ -136,13 +136,14 @@ class SparseEncoder(Encoder[SparseVector]):
             show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO.
 
         Returns:
-            A :class:`SparseVector` for one text, :class:`SparseVectors` for several. A row does not depend on the others.
+            A :class:`SparseVector` for one text, :class:`SparseVectors` for several. A row does not depend on the
+            others.
 
         Raises:
             ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
         """
         prefix = self._resolve_prompt(prompt_name, prompt)
-        sequences = self._tokenize([texts] if isinstance(texts, str) else list(texts), prefix)
+        sequences = self._tokenize(texts, prefix)
         vectors = self._encode_all(sequences, batch_size, max_active_dims, show_progress_bar)
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -151,7 +152,7 @@ class SparseEncoder(Encoder[SparseVector]):
         return self.encode(texts, self._task_prompt(QUERY_PROMPTS, prompt_name, options), **options)
 
     def encode_document(self, texts: Any, prompt_name: str | None = None, **options: Any) -> Any:
-        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, when there is one and no other is named."""
+        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one and none is named."""
         return self.encode(texts, self._task_prompt(DOCUMENT_PROMPTS, prompt_name, options), **options)
 
     def encode_ids(

@@ -70,8 +70,8 @@ class TextTokenizer:
         if longest > max_length:
             count = sum(length > max_length for length in lengths)
             raise ValueError(
-                f"[encode] {count} of {len(ids)} texts are too long: text {lengths.index(longest)} has {longest} tokens, "
-                f"and max_seq_length is {max_length}. Split them, or cut them with too_long='truncate'"
+                f"[encode] {count} of {len(ids)} texts are too long: text {lengths.index(longest)} has {longest} "
+                f"tokens, and max_seq_length is {max_length}. Split them, or cut them with too_long='truncate'"
             )
         return Tokens(ids, 0)
 

@@ -1,7 +1,7 @@
 """BERT, dense and masked-LM (Devlin et al. 2018, arXiv:1810.04805).
 
-The parameters have the names of Hugging Face's ``BertModel`` and ``BertForMaskedLM``. Shapes: ``B`` rows of ``T`` tokens,
-``H`` hidden units, ``V`` words.
+The parameters have the names of Hugging Face's ``BertModel`` and ``BertForMaskedLM``. Shapes: ``B`` rows of ``T``
+tokens, ``H`` hidden units, ``V`` words.
 """
 
 from __future__ import annotations
@@ -105,10 +105,8 @@ class Embeddings(nn.Module):
 
     def __call__(self, input_ids: mx.array, token_type_ids: mx.array | None) -> mx.array:
         positions = self.position_embeddings.weight[: input_ids.shape[1]]
-        if token_type_ids is None:
-            types = self.token_type_embeddings.weight[0]
-        else:
-            types = self.token_type_embeddings(token_type_ids)
+        all_types = self.token_type_embeddings.weight
+        types = all_types[0] if token_type_ids is None else all_types[token_type_ids]
         return self.LayerNorm(self.word_embeddings(input_ids) + (positions + types))
 
 
@@ -154,7 +152,7 @@ class SelfAttention(nn.Module):
         if fused is None:
             parts = [part(x) for part in (self.query, self.key, self.value)]
         else:
-            parts = mx.split(linear(x, fused.weight, fused.bias), 3, axis=-1)
+            parts = list(mx.split(linear(x, fused.weight, fused.bias), 3, axis=-1))
         query, key, value = (mx.unflatten(part, -1, (self.num_heads, self.head_dim)).swapaxes(1, 2) for part in parts)
         return query, key, value
 

@@ -10,7 +10,7 @@ from ..ops.matmul import Activation
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` through :func:`mlx_tessl.linear`, which adds bias, activation and residual in the product's launch."""
+    """``nn.Linear`` through :func:`mlx_tessl.linear`: bias, activation and residual are part of the product."""
 
     def __call__(
         self, x: mx.array, *, activation: Activation | None = None, residual: mx.array | None = None

@@ -3,7 +3,8 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .. import _ext, reference
-from .._dispatch import Stream, takes_twin
+from .._dispatch import takes_twin
+from ..reference.streams import Stream
 
 
 def attention(

@@ -8,7 +8,7 @@ from .streams import Stream, on
 def attention(
     q: mx.array, k: mx.array, v: mx.array, *, scale: float, lengths: mx.array | None = None, stream: Stream = None
 ) -> mx.array:
-    """Twin of :func:`mlx_tessl.ops.attention`: ``softmax(scale q k^T) v`` in float32 over the visible keys, rounded once."""
+    """Twin of :func:`mlx_tessl.ops.attention`: ``softmax(scale q k^T) v`` over the visible keys, rounded once."""
     with on(stream):
         dtype = mx.result_type(q, k, v)
         groups = q.shape[1] // k.shape[1]

@@ -123,7 +123,7 @@ def test_the_sum_is_rounded_once(shape: tuple[int, int, int], dtype: mx.Dtype) -
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
 def test_every_product_of_two_numbers_is_rounded_to_nearest_even(dtype: mx.Dtype) -> None:
-    """K = 1: the sum is one product, exact in float32, and its rounding is MLX's own. Denormals, infinities, NaN too."""
+    """K = 1: the sum is one product, exact in float32, and its rounding is MLX's. Denormals, infinities, NaN too."""
     rng = np.random.default_rng(0)
     bits = mx.array(rng.integers(0, 2**16, (2, 1024), np.uint16))
     a, b = mx.view(bits[0], dtype)[:, None], mx.view(bits[1], dtype)[None, :]

@@ -150,8 +150,8 @@ def test_reading_an_absent_lane_gives_nan() -> None:
 
 
 MATRIX = """
-kernel void product(device const {T}* a [[buffer(0)]], device const {T}* b [[buffer(1)]], device float* out [[buffer(2)]],
-                    device {T}* turned [[buffer(3)]], uint lane [[thread_index_in_simdgroup]]) {{
+kernel void product(device const {T}* a [[buffer(0)]], device const {T}* b [[buffer(1)]],
+                    device float* out [[buffer(2)]], device {T}* turned [[buffer(3)]]) {{
   simdgroup_matrix<{T}, 8, 8> A, B;
   simdgroup_matrix<float, 8, 8> C(1.0f);  // the identity
   simdgroup_load(A, a, 12, ulong2(2, 1));

@@ -84,7 +84,12 @@ def test_function_constants_and_gated_arguments() -> None:
     out = np.zeros(8, np.float32)
     scale = struct.pack("fi", 2.0, 8)
     source = file("basic")
-    for negate, shift, expected in ((False, 0, a * 2), (False, 3, a * 2 + 3), (True, 0, -(a * 2 + 10)), (True, 5, 5 - (a * 2 + 10))):
+    for negate, shift, expected in (
+        (False, 0, a * 2),
+        (False, 3, a * 2 + 3),
+        (True, 0, -(a * 2 + 10)),
+        (True, 5, 5 - (a * 2 + 10)),
+    ):
         buffers = [a, bias if negate else None, Out(out), scale]
         source.launch("scale_add", buffers, grid=1, group=8, constants={0: negate, 1: shift}, check=True)
         assert np.array_equal(out, expected)
@@ -130,21 +135,22 @@ def test_threadgroup_memory_starts_as_nan_in_each_threadgroup() -> None:
 @orders
 def test_atomics(order: str) -> None:
     text = """
+    constant auto relaxed = memory_order_relaxed;
     kernel void count(device atomic_uint* histogram [[buffer(0)]], device atomic_float* sum [[buffer(1)]],
                       device atomic_int* extremes [[buffer(2)]], uint i [[thread_position_in_grid]]) {
       threadgroup atomic_uint local;
-      if (i % 64 == 0) { atomic_store_explicit(&local, 0, memory_order_relaxed); }
+      if (i % 64 == 0) { atomic_store_explicit(&local, 0, relaxed); }
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      atomic_fetch_add_explicit(&local, 1, memory_order_relaxed);
-      atomic_fetch_add_explicit(&histogram[i % 5], 1u, memory_order_relaxed);
-      atomic_fetch_add_explicit(sum, 0.5f, memory_order_relaxed);
-      atomic_fetch_min_explicit(&extremes[0], -int(i), memory_order_relaxed);
-      atomic_fetch_max_explicit(&extremes[1], int(i), memory_order_relaxed);
-      uint old = atomic_load_explicit(&histogram[5], memory_order_relaxed);
-      while (!atomic_compare_exchange_weak_explicit(&histogram[5], &old, old + 2, memory_order_relaxed, memory_order_relaxed)) {}
+      atomic_fetch_add_explicit(&local, 1, relaxed);
+      atomic_fetch_add_explicit(&histogram[i % 5], 1u, relaxed);
+      atomic_fetch_add_explicit(sum, 0.5f, relaxed);
+      atomic_fetch_min_explicit(&extremes[0], -int(i), relaxed);
+      atomic_fetch_max_explicit(&extremes[1], int(i), relaxed);
+      uint old = atomic_load_explicit(&histogram[5], relaxed);
+      while (!atomic_compare_exchange_weak_explicit(&histogram[5], &old, old + 2, relaxed, relaxed)) {}
       threadgroup_barrier(mem_flags::mem_threadgroup);
       if (i % 64 == 0) {
-        atomic_fetch_add_explicit(&histogram[6], atomic_load_explicit(&local, memory_order_relaxed), memory_order_relaxed);
+        atomic_fetch_add_explicit(&histogram[6], atomic_load_explicit(&local, relaxed), relaxed);
       }
     }
     """
@@ -180,7 +186,8 @@ def test_overloads_by_address_space_become_one() -> None:
 def test_templates_and_host_names() -> None:
     text = """
     #define instantiate(name, T, N) \\
-      template [[host_name(#name "_" #N)]] [[kernel]] void scale<T, N>(device T* out [[buffer(0)]], uint i [[thread_position_in_grid]]);
+      template [[host_name(#name "_" #N)]] [[kernel]] \\
+      void scale<T, N>(device T* out [[buffer(0)]], uint i [[thread_position_in_grid]]);
     template <typename T, int N>
     [[kernel]] void scale(device T* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = T(N) * T(i); }
     instantiate(scale_half, half, 2)

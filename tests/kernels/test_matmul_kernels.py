@@ -109,6 +109,23 @@ def test_layouts_at_ragged_sizes(family: str, dtype: str, layout: str, M: int, N
         assert f"_{layout}_{dtype}_" in kernel
 
 
+@families
+@dtypes
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_rows_with_gaps(family: str, dtype: str, layout: str) -> None:
+    def with_gaps(transposed: bool, rows: int, columns: int) -> mx.array:
+        wide = np.full((columns, rows + 7) if transposed else (rows, columns + 7), np.nan, np.float32)
+        x = wide.T if transposed else wide
+        x[:rows, :columns] = values(rows, columns)
+        whole = mx.array(wide).astype(DTYPES[dtype])
+        mx.eval(whole)
+        return whole[:, :rows].T if transposed else whole[:, :columns]
+
+    a, b = with_gaps(layout[0] == "t", 70, 45), with_gaps(layout[1] == "t", 45, 67)
+    (kernel,) = check_matmul(family, dtype, a, b)
+    assert kernel.startswith(f"matmul_{family}_{layout}_{dtype}_")
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("M", "N", "K"), [(70, 45, 133), (129, 700, 40)])
 def test_relaxed_float32(layout: str, M: int, N: int, K: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+import mlx_tessl as mt
 from mlx_tessl import _ext
 
 Matrix = np.ndarray
@@ -31,6 +33,28 @@ def one_element(a: Matrix, b: Matrix) -> Matrix:
     out = a @ b
     out[11, 17] += 1
     return out
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("gpu", "macos"), [("m5", "26.2"), ("m5-pro", "26.4"), ("m5-max", "27.0")])
+def test_the_check_runs_a_tensorops_kernel(dtype: str, gpu: str, macos: str) -> None:
+    operands = (_ext.plan.Operand([M, K]), _ext.plan.Operand([K, N]))
+    plan = _ext.plan.Matmul(dtype, *operands, relaxed=True, gpu=gpu, macos=macos).plan()
+    assert [launch.capability for launch in plan.launches] == ["tensorops"]
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
+def test_our_tensorops_kernel_is_trusted(dtype: mx.Dtype) -> None:
+    pytest.importorskip("ziglang")
+
+    def kernel(a: Matrix, b: Matrix) -> Matrix:
+        with mt.emulate(gpu="m5-pro", macos="26.4") as meter:
+            out = mt.matmul(mx.array(a).astype(dtype), mx.array(b).astype(dtype), precision="relaxed", stream=mx.cpu)
+            mx.eval(out)
+        assert "tensorops" in meter[0].kernel
+        return np.array(out.astype(mx.float32))
+
+    assert verdict(kernel) == (True, "the self-check product is exact")
 
 
 def test_a_right_product_is_trusted() -> None:

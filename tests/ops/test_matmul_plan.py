@@ -415,6 +415,14 @@ def test_batch_invariance_with_odd_rows_is_portable() -> None:
     assert "batch invariance" in str(obstacle(matrix(64, 97), matrix(97, 80), batch_invariant=True))
 
 
+def test_batch_invariance_keeps_tiles_within_2_gb_for_any_number_of_rows() -> None:
+    for rows in (1, 4096):
+        long_rows = obstacle(Operand([rows, 2**21]), Operand([2**21, 8]), batch_invariant=True)
+        assert "spans 2 GB" in str(long_rows)
+    far_rows = plan_of(Operand([4096, 64], [2**21, 1]), matrix(64, 64), batch_invariant=True, **TENSOROPS)
+    assert [launch.capability for launch in far_rows.launches] == ["portable", "tensorops"]
+
+
 # The plan as a value
 
 

@@ -47,7 +47,7 @@ struct Kernels {
   const QuantizedKernels& quantized;
 };
 
-const Kernels& kernels_of(std::string_view instruction_set) {
+const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
   static const Kernels of_avx512{avx512::kernels, avx512::quantized};
   static const Kernels of_avx2{avx2::kernels, avx2::quantized};

@@ -9,10 +9,10 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "backends/cpu/cpu_count.h"
+#include "launch/decimal.h"
 
 namespace tessl::cpu {
 namespace {
@@ -33,7 +33,7 @@ int configured_size() {
   if (error != std::errc() || rest != end || size < 1 || size > max_threads) {
     throw std::invalid_argument(
         "[mlx_tessl] MLX_TESSL_NUM_THREADS is \"" + std::string(text) + "\"; expected a whole number from 1 to " +
-        std::to_string(max_threads) + "."
+        decimal(max_threads) + "."
     );
   }
   return size;
@@ -135,8 +135,8 @@ void ThreadPool::start_workers() {
   started_ = true;
   for (int i = 1; i < size_; ++i) {
     try {
-      std::thread(&ThreadPool::work, this).detach();
-    } catch (const std::system_error&) {
+      new std::thread(&ThreadPool::work, this); // like the pool, never destroyed
+    } catch (const std::exception&) {
       return;
     }
   }

@@ -40,7 +40,7 @@ struct ApiLaunch {
   uint32_t grid[3]; // threadgroups
   uint32_t group[3];
   uint32_t threads[3]; // of the whole grid, 0 for grid x group
-  uint32_t order; // Emulation::Order
+  uint32_t order;      // Emulation::Order
   uint64_t seed;
   float ulp_noise;
   uint32_t check;

@@ -117,9 +117,8 @@ ShadowedRange* Checker::find(uintptr_t address) {
   return nullptr;
 }
 
-bool Checker::conflicts(
-    const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
-) const {
+bool Checker::conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic)
+    const {
   if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
@@ -145,15 +144,25 @@ void Checker::note(
   const size_t begin = address - range.base_;
   const size_t end = begin + bytes;
   if (is_write && !range.writable_) {
-    report(to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
-           ", which the launch binds as an input");
+    report(
+        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
+        ", which the launch binds as an input"
+    );
   }
   if (is_read && range.first_unwritten(begin, end) != end) {
-    report(to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
-           ", which nothing has written");
+    report(
+        to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
+        ", which nothing has written"
+    );
   }
-  const ShadowCell now{threadgroup_, range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
-                       simdgroup_epochs_[range.is_threadgroup_][place.simdgroup], place.thread(), false, atomic};
+  const ShadowCell now{
+      threadgroup_,
+      range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
+      simdgroup_epochs_[range.is_threadgroup_][place.simdgroup],
+      place.thread(),
+      false,
+      atomic
+  };
   bool reported = false;
   for (size_t i = begin; i < end; ++i) {
     ShadowCell& write = range.writes_[i];
@@ -190,17 +199,18 @@ void Checker::report_race(
     const ThreadPlace& place
 ) {
   const bool elsewhere = other.threadgroup != threadgroup_;
-  const std::string whom = elsewhere ? "a thread of another threadgroup"
-      : other.several               ? "several threads"
-                                    : "thread " + std::to_string(other.thread);
-  report("race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
-         std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
-         (elsewhere ? " in the same launch" : " with no barrier between"));
+  const std::string whom = elsewhere       ? "a thread of another threadgroup"
+                           : other.several ? "several threads"
+                                           : "thread " + std::to_string(other.thread);
+  report(
+      "race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
+      std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
+      (elsewhere ? " in the same launch" : " with no barrier between")
+  );
 }
 
-std::string Checker::describe_stray(
-    uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
-) const {
+std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place)
+    const {
   const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
   const ShadowedRange* nearest = nullptr;
   int64_t least = neighbourhood;
@@ -216,8 +226,8 @@ std::string Checker::describe_stray(
   if (nearest == nullptr) {
     return "out of bounds: " + what + "far from every buffer";
   }
-  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) + " of " +
-      nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
+  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) +
+         " of " + nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
 }
 
 void Checker::report(std::string finding) {

@@ -12,7 +12,7 @@ namespace tessl::emulator {
 // Who did what to one byte, last.
 struct ShadowCell {
   uint32_t threadgroup = 0; // serial number over all launches, 0 for never
-  uint32_t epoch = 0; // of the threadgroup's barriers for this kind of memory
+  uint32_t epoch = 0;       // of the threadgroup's barriers for this kind of memory
   uint32_t simdgroup_epoch = 0;
   uint16_t thread = 0;
   bool several = false; // threads, in this epoch
@@ -94,8 +94,14 @@ class Checker {
 
  private:
   bool conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic) const;
-  void report_race(const ShadowedRange& range, size_t offset, bool is_write, const ShadowCell& other, bool other_wrote,
-                   const ThreadPlace& place);
+  void report_race(
+      const ShadowedRange& range,
+      size_t offset,
+      bool is_write,
+      const ShadowCell& other,
+      bool other_wrote,
+      const ThreadPlace& place
+  );
 
   std::vector<ShadowedRange*> ranges_;
   ShadowedRange* last_ = nullptr;

@@ -62,16 +62,23 @@ class Contract {
         refuse("sets function constant " + std::to_string(given.index) + ", which the source does not declare");
       }
       if (!same_type(declared->type, given.type)) {
-        refuse("function constant " + std::to_string(given.index) + " ('" + declared->name + "') is set with another type than it has");
+        refuse(
+            "function constant " + std::to_string(given.index) + " ('" + declared->name +
+            "') is set with another type than it has"
+        );
       }
     }
     for (uint32_t i = 0; i < kernel_.constant_count; ++i) {
       const int32_t index = kernel_.constants[i];
-      const bool is_set = std::any_of(dispatch_.constants.begin(), dispatch_.constants.end(), [&](const BoundConstant& c) {
-        return c.index == index;
-      });
+      const bool is_set =
+          std::any_of(dispatch_.constants.begin(), dispatch_.constants.end(), [&](const BoundConstant& c) {
+            return c.index == index;
+          });
       if (!is_set) {
-        refuse("function constant " + std::to_string(index) + " ('" + dispatch_.library->constant(index)->name + "') is not set");
+        refuse(
+            "function constant " + std::to_string(index) + " ('" + dispatch_.library->constant(index)->name +
+            "') is not set"
+        );
       }
     }
   }
@@ -118,13 +125,23 @@ class Contract {
     }
     const bool is_struct = argument.kind != emu::ArgumentKind::buffer;
     if (is_struct && binding.role == Binding::Role::bytes && binding.nbytes != argument.bytes) {
-      refuse(label(argument) + " has " + std::to_string(binding.nbytes) + " bytes; the kernel's type has " + std::to_string(argument.bytes));
+      refuse(
+          label(argument) + " has " + std::to_string(binding.nbytes) + " bytes; the kernel's type has " +
+          std::to_string(argument.bytes)
+      );
     }
     if (is_struct && binding.nbytes < argument.bytes) {
-      refuse(label(argument) + " has " + std::to_string(binding.nbytes) + " bytes, fewer than the kernel's type, which has " + std::to_string(argument.bytes));
+      refuse(
+          label(argument) + " has " + std::to_string(binding.nbytes) +
+          " bytes, fewer than the kernel's type, which has " + std::to_string(argument.bytes)
+      );
     }
-    if (!is_struct && binding.role == Binding::Role::bytes && argument.bytes > 0 && binding.nbytes % argument.bytes != 0) {
-      refuse(label(argument) + " has " + std::to_string(binding.nbytes) + " bytes, not a multiple of its element's " + std::to_string(argument.bytes));
+    if (!is_struct && binding.role == Binding::Role::bytes && argument.bytes > 0 &&
+        binding.nbytes % argument.bytes != 0) {
+      refuse(
+          label(argument) + " has " + std::to_string(binding.nbytes) + " bytes, not a multiple of its element's " +
+          std::to_string(argument.bytes)
+      );
     }
     if (argument.alignment > 1 && reinterpret_cast<uintptr_t>(binding.data) % argument.alignment != 0) {
       refuse(label(argument) + " is not aligned to " + std::to_string(argument.alignment) + " bytes");
@@ -133,10 +150,11 @@ class Contract {
 
   void check_extra_bindings() const {
     for (size_t i = 0; i < dispatch_.bindings.size(); ++i) {
-      const bool declared = std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
-        const bool is_buffer = a.kind != emu::ArgumentKind::value && a.kind != emu::ArgumentKind::threadgroup;
-        return is_buffer && static_cast<size_t>(a.index) == i;
-      });
+      const bool declared =
+          std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
+            const bool is_buffer = a.kind != emu::ArgumentKind::value && a.kind != emu::ArgumentKind::threadgroup;
+            return is_buffer && static_cast<size_t>(a.index) == i;
+          });
       if (dispatch_.bindings[i].role != Binding::Role::unused && !declared && !is_tensor_storage(i)) {
         refuse("binds buffer " + std::to_string(i) + ", which the kernel does not declare");
       }
@@ -147,7 +165,8 @@ class Contract {
   bool is_tensor_storage(size_t i) const {
     return std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
       return a.kind == emu::ArgumentKind::tensor &&
-          static_cast<const emu::TensorArgument*>(dispatch_.bindings[static_cast<size_t>(a.index)].data)->buffer == i;
+             static_cast<const emu::TensorArgument*>(dispatch_.bindings[static_cast<size_t>(a.index)].data)->buffer ==
+                 i;
     });
   }
 
@@ -159,15 +178,19 @@ class Contract {
       if (bytes % 16 != 0) {
         refuse(std::to_string(bytes) + " bytes of threadgroup memory; a multiple of 16 is needed");
       }
-      const bool declared = std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
-        return a.kind == emu::ArgumentKind::threadgroup && static_cast<size_t>(a.index) == i;
-      });
+      const bool declared =
+          std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
+            return a.kind == emu::ArgumentKind::threadgroup && static_cast<size_t>(a.index) == i;
+          });
       if (bytes > 0 && !declared) {
         refuse("sets threadgroup memory " + std::to_string(i) + ", which the kernel does not declare");
       }
     }
     if (total > max_threadgroup_bytes) {
-      refuse(std::to_string(total) + " bytes of threadgroup memory; " + std::to_string(max_threadgroup_bytes) + " are allowed");
+      refuse(
+          std::to_string(total) + " bytes of threadgroup memory; " + std::to_string(max_threadgroup_bytes) +
+          " are allowed"
+      );
     }
   }
 

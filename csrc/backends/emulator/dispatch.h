@@ -17,17 +17,17 @@ struct Binding {
   enum class Role : uint8_t {
     unused,
     input,
-    output, // written in full, never read before that
-    bytes, // constant data
+    output,  // written in full, never read before that
+    bytes,   // constant data
     updated, // read and written; only in tests
   };
 
   Role role = Role::unused;
   void* data = nullptr;
-  size_t nbytes = 0; // from `data` on
-  size_t before = 0; // bytes ahead of it that belong to it
+  size_t nbytes = 0;    // from `data` on
+  size_t before = 0;    // bytes ahead of it that belong to it
   bool scratch = false; // holds nothing before the first dispatch and matters to nobody after the last
-  std::string name; // "input 0", "scratch 1": for findings
+  std::string name;     // "input 0", "scratch 1": for findings
 
   char* begin() const {
     return static_cast<char*>(data) - before;
@@ -48,9 +48,9 @@ struct Dispatch {
   const Library* library = nullptr;
   const emu::KernelInfo* kernel = nullptr;
   std::vector<BoundConstant> constants;
-  std::vector<Binding> bindings; // by buffer index
+  std::vector<Binding> bindings;            // by buffer index
   std::vector<uint32_t> threadgroup_memory; // bytes for each [[threadgroup(i)]]
-  Size3 grid; // threadgroups
+  Size3 grid;                               // threadgroups
   Size3 group;
   Size3 threads{0, 0, 0}; // of the whole grid, where the last threadgroups are not full; 0 for grid x group
 };

@@ -61,9 +61,8 @@ class PlanBinder {
 
   Dispatch bind(const Launch& launch, bool checked) {
     Dispatch dispatch;
-    dispatch.library = &load_kernel(
-        launch.kernel->family, launch.kernel->name, msl_version(launch.kernel->capability), checked
-    );
+    dispatch.library =
+        &load_kernel(launch.kernel->family, launch.kernel->name, msl_version(launch.kernel->capability), checked);
     dispatch.kernel = dispatch.library->kernel(launch.kernel->name);
     for (const FunctionConstant& constant : launch.constants) {
       dispatch.constants.push_back({constant.index, type_of(constant.type), constant.bits});
@@ -95,8 +94,7 @@ class PlanBinder {
         return part(Binding::Role::output, outputs_[i], argument, "output " + number);
       case Argument::Role::scratch_in:
       case Argument::Role::scratch_out: {
-        const auto role =
-            argument.role == Argument::Role::scratch_in ? Binding::Role::input : Binding::Role::output;
+        const auto role = argument.role == Argument::Role::scratch_in ? Binding::Role::input : Binding::Role::output;
         Binding binding = part(role, {scratch_[i].data(), scratch_[i].nbytes, 0}, argument, "scratch " + number);
         binding.scratch = true;
         return binding;

@@ -8,7 +8,7 @@ namespace tessl::emulator {
 namespace {
 
 constexpr size_t guard_bytes = 4096;
-constexpr char poison = '\xff'; // NaN in every float type
+constexpr char poison = '\xff';   // NaN in every float type
 constexpr size_t alignment = 256; // what Metal gives
 
 bool is_bound(const Binding& binding) {
@@ -61,7 +61,9 @@ void GuardedMemory::collect(const std::vector<Dispatch>& dispatches) {
       }
     }
   }
-  std::sort(bindings.begin(), bindings.end(), [](const Binding* a, const Binding* b) { return a->begin() < b->begin(); });
+  std::sort(bindings.begin(), bindings.end(), [](const Binding* a, const Binding* b) {
+    return a->begin() < b->begin();
+  });
   for (const Binding* binding : bindings) {
     char* begin = binding->begin();
     if (!blocks_.empty() && begin < blocks_.back().original + blocks_.back().nbytes) {
@@ -144,8 +146,10 @@ std::vector<std::string> GuardedMemory::findings() const {
     for (const auto& [from, to] : block.outputs) {
       const size_t missing = block.shadow->first_unwritten(from, to);
       if (missing != to) {
-        found.push_back("byte " + std::to_string(missing - from) + " of " + block.name + ", of " + std::to_string(to - from) +
-                        ", is not written: the grid does not cover the output");
+        found.push_back(
+            "byte " + std::to_string(missing - from) + " of " + block.name + ", of " + std::to_string(to - from) +
+            ", is not written: the grid does not cover the output"
+        );
       }
     }
   }

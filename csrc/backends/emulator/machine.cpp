@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t max_threadgroup_bytes = 32 * 1024;
 constexpr uint64_t arena_bytes = 256 * 1024; // with gaps
-constexpr uint64_t gap = 64; // between threadgroup variables, when accesses are checked
-constexpr int poison = 0xff; // NaN in every float type
+constexpr uint64_t gap = 64;                 // between threadgroup variables, when accesses are checked
+constexpr int poison = 0xff;                 // NaN in every float type
 
 Machine* active = nullptr;
 
@@ -62,6 +62,7 @@ emu::Counters Machine::run(const Dispatch& dispatch, const Schedule& schedule, C
     run_threadgroup(dispatch);
   }
   public_.counters.threadgroup_memory = threadgroup_bytes_;
+  public_.counters.scalar_flops = *library_->info().scalar_flops;
   return public_.counters;
 }
 
@@ -78,6 +79,7 @@ void Machine::bind(const Dispatch& dispatch, const Schedule& schedule) {
   public_.ulp_noise = schedule.ulp_noise;
   public_.check = checker_ != nullptr;
   public_.counters = {};
+  *library_->info().scalar_flops = 0;
   public_.nominal_threads_per_threadgroup = index3(dispatch.group);
   public_.threadgroups_per_grid = index3(dispatch.grid);
   const bool full = dispatch.threads.x == 0;
@@ -150,7 +152,8 @@ uint32_t Machine::pick(uint32_t mask) {
   }
 }
 
-// One threadgroup ------------------------------------------------------------------------------------------------------
+// One threadgroup
+// ------------------------------------------------------------------------------------------------------
 
 void Machine::run_threadgroup(const Dispatch& dispatch) {
   begin_threadgroup_memory(dispatch);
@@ -247,7 +250,8 @@ void Machine::release_barrier() {
   public_.counters.threadgroup_barriers += 1;
   if (checker_ != nullptr) {
     const std::string where = " in threadgroup (" + std::to_string(public_.threadgroup.x) + ", " +
-        std::to_string(public_.threadgroup.y) + ", " + std::to_string(public_.threadgroup.z) + ")";
+                              std::to_string(public_.threadgroup.y) + ", " + std::to_string(public_.threadgroup.z) +
+                              ")";
     if (some_exited) {
       checker_->report("a threadgroup barrier is reached after some threads have returned" + where);
     }
@@ -282,7 +286,7 @@ void Machine::run_threadgroup_operation() {
   }
   if (first->simdgroups != public_.simdgroups) {
     failure_ = "matmul2d over execution_simdgroups<" + std::to_string(first->simdgroups) + "> in a threadgroup of " +
-        std::to_string(public_.simdgroups) + " simdgroups";
+               std::to_string(public_.simdgroups) + " simdgroups";
     return;
   }
   for (uint32_t i = 0; i < public_.simdgroups; ++i) {
@@ -302,7 +306,8 @@ void Machine::throw_failure(const Dispatch& dispatch) {
   }
 }
 
-// Threads --------------------------------------------------------------------------------------------------------------
+// Threads
+// --------------------------------------------------------------------------------------------------------------
 
 void Machine::enter(Simdgroup& simdgroup, uint32_t lane) {
   current_ = &simdgroup;
@@ -392,11 +397,12 @@ void Machine::fail(std::string message) {
   }
   const emu::Index3& t = public_.threadgroup;
   failure_ = std::move(message) + " [thread " + std::to_string(place().thread()) + " of threadgroup (" +
-      std::to_string(t.x) + ", " + std::to_string(t.y) + ", " + std::to_string(t.z) + ")]";
+             std::to_string(t.x) + ", " + std::to_string(t.y) + ", " + std::to_string(t.z) + ")]";
   tessl_switch_fiber(&abandoned_stack_pointer_, main_stack_pointer_);
 }
 
-// What kernels call ----------------------------------------------------------------------------------------------------
+// What kernels call
+// ----------------------------------------------------------------------------------------------------
 
 void Machine::on_rendezvous(void* request, emu::Operation operation, const void* site) {
   Lane& lane = active->running_lane();
@@ -444,15 +450,19 @@ uint64_t Machine::declare_threadgroup_memory(const char* name, uint64_t bytes, u
   alignment = std::max<uint64_t>(alignment, 16);
   threadgroup_bytes_ = (threadgroup_bytes_ + alignment - 1) / alignment * alignment + bytes;
   if (threadgroup_bytes_ > max_threadgroup_bytes) {
-    fail("threadgroup memory comes to " + std::to_string(threadgroup_bytes_) + " bytes with '" + name + "'; " +
-         std::to_string(max_threadgroup_bytes) + " are allowed");
+    fail(
+        "threadgroup memory comes to " + std::to_string(threadgroup_bytes_) + " bytes with '" + name + "'; " +
+        std::to_string(max_threadgroup_bytes) + " are allowed"
+    );
   }
   const uint64_t offset = (arena_used_ + alignment - 1) / alignment * alignment;
   arena_used_ = offset + bytes + (checker_ != nullptr ? gap : 0);
   std::memset(arena_.get() + offset, poison, bytes);
   if (checker_ != nullptr) {
     const auto base = reinterpret_cast<uintptr_t>(arena_.get() + offset);
-    arena_ranges_.push_back(std::make_unique<ShadowedRange>(std::string("threadgroup ") + name, base, bytes, true, false, true));
+    arena_ranges_.push_back(
+        std::make_unique<ShadowedRange>(std::string("threadgroup ") + name, base, bytes, true, false, true)
+    );
     checker_->add(arena_ranges_.back().get());
   }
   return offset;

@@ -8,6 +8,7 @@
 
 #include "backends/metal/encode.h"
 #include "backends/metal/metal.h"
+#include "launch/decimal.h"
 #include "launch/self_check.h"
 #include "ops/matmul_plan.h"
 
@@ -21,6 +22,9 @@ namespace {
 MacosVersion macos_version() {
   if (__builtin_available(macOS 27.0, *)) {
     return {27, 0};
+  }
+  if (__builtin_available(macOS 26.3, *)) {
+    return {26, 3};
   }
   if (__builtin_available(macOS 26.2, *)) {
     return {26, 2};
@@ -83,7 +87,7 @@ Trust check_tensorops(mx::Dtype dtype, const DeviceProfile& profile, mx::metal::
     if (std::ranges::all_of(plan.launches, [](const auto& launch) {
           return launch.kernel->capability == Capability::portable;
         })) {
-      throw std::logic_error("no tensorops kernel is planned for it");
+      throw std::runtime_error("no tensorops kernel is planned for it");
     }
     return run_alone(plan, {a, b}, out, device);
   });
@@ -97,8 +101,7 @@ struct Gate {
       : profile(profile_from_architecture(device.get_architecture(), macos_version())) {
     if (!profile.has(Capability::tensorops)) {
       reason = "tensorops kernels need GPU generation 17 (18 in phones) and macOS 26.2; this is " + profile.gpu +
-               " under macOS " + std::to_string(profile.macos.major) + "." + std::to_string(profile.macos.minor) +
-               " or a later one";
+               " under macOS " + decimal(profile.macos.major) + "." + decimal(profile.macos.minor) + " or a later one";
       return;
     }
     for (const auto dtype : {mx::float16, mx::bfloat16, mx::float32}) {

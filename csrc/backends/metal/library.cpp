@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 
 #include "launch/source.h"
@@ -21,7 +23,13 @@ const fs::path& binary_directory() {
     if (dladdr(reinterpret_cast<const void*>(&binary_directory), &info) == 0) {
       throw std::runtime_error("[mlx_tessl] dladdr cannot tell where the extension was loaded from");
     }
-    return fs::absolute(info.dli_fname).parent_path();
+    const std::unique_ptr<char, decltype(&std::free)> path(realpath(info.dli_fname, nullptr), &std::free);
+    if (!path) {
+      throw std::runtime_error(
+          "[mlx_tessl] the extension is no longer where it was loaded from: " + std::string(info.dli_fname)
+      );
+    }
+    return fs::path(path.get()).parent_path();
   }();
   return directory;
 }
@@ -37,8 +45,7 @@ MTL::Library* library_of(const Kernel& kernel, mx::metal::Device& device) {
   const std::string capability = to_string(kernel.capability);
   const auto metallib = binary_directory() / ("mlx_tessl_" + capability + ".metallib");
   if (fs::exists(metallib)) {
-    const auto identity = metallib.string() + ":" + std::to_string(fs::file_size(metallib));
-    return device.get_library(registered_name(capability, content_hash(identity)), metallib.string());
+    return device.get_library(registered_name(capability, content_hash(metallib.string())), metallib.string());
   }
   const auto kernels = binary_directory() / "kernels";
   if (!fs::exists(kernels / (kernel.family + ".metal"))) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "backends/metal/library.h"
+#include "launch/decimal.h"
 
 namespace mx = mlx::core;
 
@@ -51,15 +52,14 @@ MTL::DataType data_type(FunctionConstant::Type type) {
     case FunctionConstant::Type::float32:
       return MTL::DataTypeFloat;
   }
-  throw std::logic_error("[mlx_tessl] a function constant of unknown type");
+  throw std::runtime_error("[mlx_tessl] a function constant of unknown type");
 }
 
 // MLX keeps pipelines by library and this name: a constant that is missing here would be frozen at its first value.
 std::string specialized_name(const Key& key) {
   auto name = key.kernel->name;
   for (const auto& constant : key.constants) {
-    name +=
-        "_" + std::to_string(constant.index) + "bif"[static_cast<int>(constant.type)] + std::to_string(constant.bits);
+    name += "_" + decimal(constant.index) + "bif"[static_cast<int>(constant.type)] + decimal(constant.bits);
   }
   return name;
 }
@@ -103,8 +103,8 @@ MTL::ComputePipelineState* pipeline_of(const Launch& launch, mx::metal::Device& 
   const auto threads = size_t{launch.group.x} * launch.group.y * launch.group.z;
   if (threads > pipeline.max_threads) {
     throw std::runtime_error(
-        "[mlx_tessl] " + launch.kernel->name + " is planned with " + std::to_string(threads) +
-        " threads per threadgroup; this device runs it with at most " + std::to_string(pipeline.max_threads)
+        "[mlx_tessl] " + launch.kernel->name + " is planned with " + decimal(threads) +
+        " threads per threadgroup; this device runs it with at most " + decimal(pipeline.max_threads)
     );
   }
   return pipeline.state;

@@ -1,6 +1,6 @@
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 #include <metal_stdlib>
 #include <metal_tensor>
-#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 
 #include "matmul2d_problem.h"
 
@@ -33,40 +33,39 @@ template <typename T, typename D, bool left, bool right, bool relaxed, int M, in
   auto tB = right ? B.slice(0, n) : B.slice(n, 0);
   auto tC = C.slice(n, m);
   auto acc = op.template get_destination_cooperative_tensor<
-      remove_addrspace_t<decltype(tA)>, remove_addrspace_t<decltype(tB)>, D>();
+      remove_addrspace_t<decltype(tA)>,
+      remove_addrspace_t<decltype(tB)>,
+      D>();
   op.run(tA, tB, acc);
   acc.store(tC);
 }
 
-#define instantiate_slices(name, T, D, left, right, relaxed, M, N, S) \
+#define instantiate_slices(name, T, D, left, right, relaxed, M, N, S)                                               \
   template [[host_name("slices_" #name)]] [[kernel]] decltype(matmul2d_slices<T, D, left, right, relaxed, M, N, S>) \
       matmul2d_slices<T, D, left, right, relaxed, M, N, S>;
-#define instantiate_types(suffix, left, right)                                                  \
-  instantiate_slices(float_float_##suffix, float, float, left, right, false, 64, 32, 4)         \
-  instantiate_slices(half_float_##suffix, half, float, left, right, false, 64, 32, 4)           \
-  instantiate_slices(half_half_##suffix, half, half, left, right, false, 64, 32, 4)             \
-  instantiate_slices(bfloat_float_##suffix, bfloat, float, left, right, false, 64, 32, 4)       \
-  instantiate_slices(bfloat_bfloat_##suffix, bfloat, bfloat, left, right, false, 64, 32, 4)     \
-  instantiate_slices(char_int_##suffix, char, int, left, right, false, 64, 32, 4)
-instantiate_types(nn, false, false)
-instantiate_types(nt, false, true)
-instantiate_types(tn, true, false)
-instantiate_types(tt, true, true)
-instantiate_slices(relaxed, float, float, false, false, true, 64, 32, 4)
-instantiate_slices(one_simdgroup, half, float, false, false, false, 32, 32, 1)
-instantiate_slices(three_simdgroups, half, float, false, false, false, 48, 40, 3)
-instantiate_slices(large, half, float, false, false, false, 128, 64, 4)
-instantiate_slices(large_float, float, float, false, false, false, 128, 64, 4)
-instantiate_slices(large_bfloat, bfloat, float, false, false, false, 128, 64, 4)
+#define instantiate_types(suffix, left, right)                                                              \
+  instantiate_slices(float_float_##suffix, float, float, left, right, false, 64, 32, 4)                     \
+      instantiate_slices(half_float_##suffix, half, float, left, right, false, 64, 32, 4)                   \
+          instantiate_slices(half_half_##suffix, half, half, left, right, false, 64, 32, 4)                 \
+              instantiate_slices(bfloat_float_##suffix, bfloat, float, left, right, false, 64, 32, 4)       \
+                  instantiate_slices(bfloat_bfloat_##suffix, bfloat, bfloat, left, right, false, 64, 32, 4) \
+                      instantiate_slices(char_int_##suffix, char, int, left, right, false, 64, 32, 4)
+instantiate_types(nn, false, false) instantiate_types(nt, false, true) instantiate_types(tn, true, false)
+    instantiate_types(tt, true, true) instantiate_slices(relaxed, float, float, false, false, true, 64, 32, 4)
+        instantiate_slices(one_simdgroup, half, float, false, false, false, 32, 32, 1)
+            instantiate_slices(three_simdgroups, half, float, false, false, false, 48, 40, 3)
+                instantiate_slices(large, half, float, false, false, false, 128, 64, 4)
+                    instantiate_slices(large_float, float, float, false, false, false, 128, 64, 4)
+                        instantiate_slices(large_bfloat, bfloat, float, false, false, false, 128, 64, 4)
 
-// Straight to device memory, accumulating onto what is there.
-[[kernel]] void accumulate_to_device(
-    device half* a [[buffer(0)]],
-    device half* b [[buffer(1)]],
-    device float* c [[buffer(2)]],
-    constant Problem& p [[buffer(3)]],
-    uint2 tile [[threadgroup_position_in_grid]]
-) {
+    // Straight to device memory, accumulating onto what is there.
+    [[kernel]] void accumulate_to_device(
+        device half* a [[buffer(0)]],
+        device half* b [[buffer(1)]],
+        device float* c [[buffer(2)]],
+        constant Problem& p [[buffer(3)]],
+        uint2 tile [[threadgroup_position_in_grid]]
+    ) {
   matrix<half> A(a, dextents<int, 2>(p.K, p.M), array<int, 2>{1, p.lda});
   matrix<half> B(b, dextents<int, 2>(p.N, p.K), array<int, 2>{1, p.ldb});
   matrix<float> C(c, dextents<int, 2>(p.N, p.M), array<int, 2>{1, p.ldc});
@@ -133,9 +132,8 @@ instantiate_slices(large_bfloat, bfloat, float, false, false, false, 128, 64, 4)
     device float* c [[buffer(2)]],
     constant Problem& p [[buffer(3)]]
 ) {
-  constexpr auto descriptor = matmul2d_descriptor(
-      16, 32, 16, false, true, false, matmul2d_descriptor::mode::multiply_accumulate
-  );
+  constexpr auto descriptor =
+      matmul2d_descriptor(16, 32, 16, false, true, false, matmul2d_descriptor::mode::multiply_accumulate);
   matmul2d<descriptor, execution_simdgroup> op;
   auto left = op.get_left_input_cooperative_tensor<half, half, float>();
   auto right = op.get_right_input_cooperative_tensor<half, half, float>();
@@ -145,11 +143,11 @@ instantiate_slices(large_bfloat, bfloat, float, false, false, false, 128, 64, 4)
   }
   for (int k0 = 0; k0 < p.K; k0 += 16) {
     for (ushort i = 0; i < left.get_capacity(); ++i) {
-      const auto at = left.get_multidimensional_index(i);  // k, m
+      const auto at = left.get_multidimensional_index(i); // k, m
       left.set(i, k0 + at[0] < p.K && at[1] < p.M ? a[at[1] * p.lda + k0 + at[0]] : half(0));
     }
     for (ushort i = 0; i < right.get_capacity(); ++i) {
-      const auto at = right.get_multidimensional_index(i);  // k, n
+      const auto at = right.get_multidimensional_index(i); // k, n
       right.set(i, k0 + at[0] < p.K && at[1] < p.N ? b[at[1] * p.ldb + k0 + at[0]] : half(0));
     }
     op.run(left, right, acc);

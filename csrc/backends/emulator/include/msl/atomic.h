@@ -39,19 +39,19 @@ __attribute__((noinline)) void atomic_store_explicit(volatile atomic<T>* object,
   object->value = static_cast<T>(desired);
 }
 
-#define EMU_ATOMIC_UPDATE(name, expression)                                                  \
-  template <typename T, typename U>                                                          \
-  __attribute__((noinline)) T name(volatile atomic<T>* object, U operand, memory_order) {    \
-    detail::touch(object, sizeof(T), emu::Access::atomic_update);                                                        \
-    const T a = object->value;                                                               \
-    const T b = static_cast<T>(operand);                                                     \
-    object->value = static_cast<T>(expression);                                              \
-    return a;                                                                                \
+#define EMU_ATOMIC_UPDATE(name, expression)                                               \
+  template <typename T, typename U>                                                       \
+  __attribute__((noinline)) T name(volatile atomic<T>* object, U operand, memory_order) { \
+    detail::touch(object, sizeof(T), emu::Access::atomic_update);                         \
+    const T a = object->value;                                                            \
+    const T b = static_cast<T>(operand);                                                  \
+    object->value = static_cast<T>(expression);                                           \
+    return a;                                                                             \
   }
 EMU_ATOMIC_UPDATE(atomic_exchange_explicit, b)
 EMU_ATOMIC_UPDATE(atomic_fetch_add_explicit, a + b)
 EMU_ATOMIC_UPDATE(atomic_fetch_sub_explicit, a - b)
-EMU_ATOMIC_UPDATE(atomic_fetch_and_explicit, a & b)
+EMU_ATOMIC_UPDATE(atomic_fetch_and_explicit, a& b)
 EMU_ATOMIC_UPDATE(atomic_fetch_or_explicit, a | b)
 EMU_ATOMIC_UPDATE(atomic_fetch_xor_explicit, a ^ b)
 EMU_ATOMIC_UPDATE(atomic_fetch_min_explicit, b < a ? b : a)

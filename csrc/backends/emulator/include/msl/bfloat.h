@@ -52,38 +52,38 @@ struct bfloat {
 };
 
 // bfloat op bfloat and bfloat op integer are bfloat; with float or half the result is float.
-#define EMU_BFLOAT_ARITHMETIC(op)                                                     \
-  constexpr bfloat operator op(bfloat a, bfloat b) {                                  \
-    return bfloat(static_cast<float>(a) op static_cast<float>(b));                    \
-  }                                                                                   \
-  template <typename T>                                                               \
-    requires(__is_integral(T))                                                        \
-  constexpr bfloat operator op(bfloat a, T b) {                                       \
-    return bfloat(static_cast<float>(a) op static_cast<float>(b));                    \
-  }                                                                                   \
-  template <typename T>                                                               \
-    requires(__is_integral(T))                                                        \
-  constexpr bfloat operator op(T a, bfloat b) {                                       \
-    return bfloat(static_cast<float>(a) op static_cast<float>(b));                    \
-  }                                                                                   \
-  template <typename T>                                                               \
-    requires(__is_same(T, float) || __is_same(T, half))                               \
-  constexpr float operator op(bfloat a, T b) {                                        \
-    return static_cast<float>(a) op static_cast<float>(b);                            \
-  }                                                                                   \
-  template <typename T>                                                               \
-    requires(__is_same(T, float) || __is_same(T, half))                               \
-  constexpr float operator op(T a, bfloat b) {                                        \
-    return static_cast<float>(a) op static_cast<float>(b);                            \
-  }                                                                                   \
-  template <typename T>                                                               \
-  constexpr bfloat& operator op##=(bfloat & a, T b) {                                 \
-    return a = bfloat(static_cast<float>(a op b));                                    \
-  }                                                                                   \
-  template <typename T>                                                               \
-    requires(__is_same(T, float) || __is_same(T, half))                               \
-  constexpr T& operator op##=(T& a, bfloat b) {                                       \
-    return a = static_cast<T>(static_cast<float>(a) op static_cast<float>(b));        \
+#define EMU_BFLOAT_ARITHMETIC(op)                                              \
+  constexpr bfloat operator op(bfloat a, bfloat b) {                           \
+    return bfloat(static_cast<float>(a) op static_cast<float>(b));             \
+  }                                                                            \
+  template <typename T>                                                        \
+    requires(__is_integral(T))                                                 \
+  constexpr bfloat operator op(bfloat a, T b) {                                \
+    return bfloat(static_cast<float>(a) op static_cast<float>(b));             \
+  }                                                                            \
+  template <typename T>                                                        \
+    requires(__is_integral(T))                                                 \
+  constexpr bfloat operator op(T a, bfloat b) {                                \
+    return bfloat(static_cast<float>(a) op static_cast<float>(b));             \
+  }                                                                            \
+  template <typename T>                                                        \
+    requires(__is_same(T, float) || __is_same(T, half))                        \
+  constexpr float operator op(bfloat a, T b) {                                 \
+    return static_cast<float>(a) op static_cast<float>(b);                     \
+  }                                                                            \
+  template <typename T>                                                        \
+    requires(__is_same(T, float) || __is_same(T, half))                        \
+  constexpr float operator op(T a, bfloat b) {                                 \
+    return static_cast<float>(a) op static_cast<float>(b);                     \
+  }                                                                            \
+  template <typename T>                                                        \
+  constexpr bfloat& operator op##=(bfloat & a, T b) {                          \
+    return a = bfloat(static_cast<float>(a op b));                             \
+  }                                                                            \
+  template <typename T>                                                        \
+    requires(__is_same(T, float) || __is_same(T, half))                        \
+  constexpr T& operator op##=(T & a, bfloat b) {                               \
+    return a = static_cast<T>(static_cast<float>(a) op static_cast<float>(b)); \
   }
 EMU_BFLOAT_ARITHMETIC(+)
 EMU_BFLOAT_ARITHMETIC(-)
@@ -91,19 +91,19 @@ EMU_BFLOAT_ARITHMETIC(*)
 EMU_BFLOAT_ARITHMETIC(/)
 #undef EMU_BFLOAT_ARITHMETIC
 
-#define EMU_BFLOAT_COMPARISON(op)                                \
-  constexpr bool operator op(bfloat a, bfloat b) {               \
-    return static_cast<float>(a) op static_cast<float>(b);       \
-  }                                                              \
-  template <typename T>                                          \
-    requires(__is_arithmetic(T) || __is_same(T, half))           \
-  constexpr bool operator op(bfloat a, T b) {                    \
-    return static_cast<float>(a) op static_cast<float>(b);       \
-  }                                                              \
-  template <typename T>                                          \
-    requires(__is_arithmetic(T) || __is_same(T, half))           \
-  constexpr bool operator op(T a, bfloat b) {                    \
-    return static_cast<float>(a) op static_cast<float>(b);       \
+#define EMU_BFLOAT_COMPARISON(op)                          \
+  constexpr bool operator op(bfloat a, bfloat b) {         \
+    return static_cast<float>(a) op static_cast<float>(b); \
+  }                                                        \
+  template <typename T>                                    \
+    requires(__is_arithmetic(T) || __is_same(T, half))     \
+  constexpr bool operator op(bfloat a, T b) {              \
+    return static_cast<float>(a) op static_cast<float>(b); \
+  }                                                        \
+  template <typename T>                                    \
+    requires(__is_arithmetic(T) || __is_same(T, half))     \
+  constexpr bool operator op(T a, bfloat b) {              \
+    return static_cast<float>(a) op static_cast<float>(b); \
   }
 EMU_BFLOAT_COMPARISON(<)
 EMU_BFLOAT_COMPARISON(>)

@@ -138,11 +138,11 @@ EMU_RUNTIME_END
 
 namespace metal {
 
-#define EMU_SHUFFLE(name, keeps_own, from)                                                                         \
-  template <typename T>                                                                                            \
-  EMU_INLINE T name(T value, ushort operand) {                                                                     \
-    constexpr auto source = [](int lane, int n) -> int { return from; };                                           \
-    return emu::run_exchange<T>(emu::shuffle_operation<T, +source, keeps_own>, value, operand);                    \
+#define EMU_SHUFFLE(name, keeps_own, from)                                                      \
+  template <typename T>                                                                         \
+  EMU_INLINE T name(T value, ushort operand) {                                                  \
+    constexpr auto source = [](int lane, int n) -> int { return from; };                        \
+    return emu::run_exchange<T>(emu::shuffle_operation<T, +source, keeps_own>, value, operand); \
   }
 EMU_SHUFFLE(simd_shuffle, false, n)
 EMU_SHUFFLE(simd_broadcast, false, n)
@@ -160,11 +160,11 @@ EMU_SHUFFLE(quad_shuffle_rotate_up, false, (lane & ~3) + ((lane - n) & 3))
 EMU_SHUFFLE(quad_shuffle_rotate_down, false, (lane & ~3) + ((lane + n) & 3))
 #undef EMU_SHUFFLE
 
-#define EMU_SHUFFLE_FILL(name, from)                                                             \
-  template <typename T>                                                                          \
-  EMU_INLINE T name(T value, T fill, ushort operand) {                                           \
-    constexpr auto source = [](int lane, int n) -> int { return from; };                         \
-    return emu::run_exchange<T>(emu::shuffle_fill_operation<T, +source>, value, operand, fill);  \
+#define EMU_SHUFFLE_FILL(name, from)                                                            \
+  template <typename T>                                                                         \
+  EMU_INLINE T name(T value, T fill, ushort operand) {                                          \
+    constexpr auto source = [](int lane, int n) -> int { return from; };                        \
+    return emu::run_exchange<T>(emu::shuffle_fill_operation<T, +source>, value, operand, fill); \
   }
 EMU_SHUFFLE_FILL(simd_shuffle_and_fill_up, lane - n)
 EMU_SHUFFLE_FILL(simd_shuffle_and_fill_down, lane + n)
@@ -190,16 +190,16 @@ EMU_REDUCE(or, a | b)
 EMU_REDUCE(xor, a ^ b)
 #undef EMU_REDUCE
 
-#define EMU_SCAN(name, expression, identity)                                                         \
-  template <typename T>                                                                              \
-  EMU_INLINE T simd_prefix_inclusive_##name(T value) {                                               \
-    constexpr auto combine = [](T a, T b) -> T { return static_cast<T>(expression); };               \
-    return emu::run_exchange<T>(emu::scan_operation<T, +combine, true, identity>, value);            \
-  }                                                                                                  \
-  template <typename T>                                                                              \
-  EMU_INLINE T simd_prefix_exclusive_##name(T value) {                                               \
-    constexpr auto combine = [](T a, T b) -> T { return static_cast<T>(expression); };               \
-    return emu::run_exchange<T>(emu::scan_operation<T, +combine, false, identity>, value);           \
+#define EMU_SCAN(name, expression, identity)                                               \
+  template <typename T>                                                                    \
+  EMU_INLINE T simd_prefix_inclusive_##name(T value) {                                     \
+    constexpr auto combine = [](T a, T b) -> T { return static_cast<T>(expression); };     \
+    return emu::run_exchange<T>(emu::scan_operation<T, +combine, true, identity>, value);  \
+  }                                                                                        \
+  template <typename T>                                                                    \
+  EMU_INLINE T simd_prefix_exclusive_##name(T value) {                                     \
+    constexpr auto combine = [](T a, T b) -> T { return static_cast<T>(expression); };     \
+    return emu::run_exchange<T>(emu::scan_operation<T, +combine, false, identity>, value); \
   }
 EMU_SCAN(sum, a + b, 0)
 EMU_SCAN(product, a* b, 1)

@@ -9,10 +9,10 @@ namespace metal {
 
 using ::bfloat;
 using ::half;
-using ::int8_t;
 using ::int16_t;
 using ::int32_t;
 using ::int64_t;
+using ::int8_t;
 using ::size_t;
 using ::uchar;
 using ::uint;
@@ -68,12 +68,12 @@ constexpr bool disjunction_v = disjunction<Bs...>::value;
 template <typename... Bs>
 constexpr bool conjunction_v = conjunction<Bs...>::value;
 
-#define EMU_TYPE_MAP(name, builtin)       \
-  template <typename T>                   \
-  struct name {                           \
-    using type = builtin(T);              \
-  };                                      \
-  template <typename T>                   \
+#define EMU_TYPE_MAP(name, builtin) \
+  template <typename T>             \
+  struct name {                     \
+    using type = builtin(T);        \
+  };                                \
+  template <typename T>             \
   using name##_t = typename name<T>::type;
 EMU_TYPE_MAP(remove_cv, __remove_cv)
 EMU_TYPE_MAP(remove_const, __remove_const)
@@ -93,10 +93,10 @@ using remove_addrspace_t = remove_cv_t<remove_reference_t<T>>;
 template <typename T>
 using remove_cvref_t = remove_cv_t<remove_reference_t<T>>;
 
-#define EMU_TYPE_TEST(name, ...)                        \
-  template <typename T>                                 \
-  struct name : bool_constant<__VA_ARGS__> {};          \
-  template <typename T>                                 \
+#define EMU_TYPE_TEST(name, ...)               \
+  template <typename T>                        \
+  struct name : bool_constant<__VA_ARGS__> {}; \
+  template <typename T>                        \
   constexpr bool name##_v = name<T>::value;
 EMU_TYPE_TEST(is_integral, __is_integral(T))
 EMU_TYPE_TEST(is_signed, __is_signed(T))
@@ -111,9 +111,10 @@ EMU_TYPE_TEST(is_enum, __is_enum(T))
 EMU_TYPE_TEST(is_array, __is_array(T))
 EMU_TYPE_TEST(is_void, __is_void(T))
 EMU_TYPE_TEST(is_function, __is_function(T))
-EMU_TYPE_TEST(is_empty, __is_empty(T))
 EMU_TYPE_TEST(is_trivially_copyable, __is_trivially_copyable(T))
-EMU_TYPE_TEST(is_floating_point, __is_floating_point(T) || __is_same(__remove_cv(T), half) || __is_same(__remove_cv(T), bfloat))
+EMU_TYPE_TEST(
+    is_floating_point, __is_floating_point(T) || __is_same(__remove_cv(T), half) || __is_same(__remove_cv(T), bfloat)
+)
 EMU_TYPE_TEST(is_arithmetic, is_floating_point<T>::value || __is_integral(T))
 EMU_TYPE_TEST(is_scalar, is_arithmetic<T>::value || __is_enum(T) || __is_pointer(T))
 #undef EMU_TYPE_TEST
@@ -137,8 +138,6 @@ constexpr bool is_constructible_v = __is_constructible(T, A...);
 
 template <typename T>
 T&& declval() noexcept;
-template <typename...>
-using void_t = void;
 
 template <typename... T>
 struct common_type;

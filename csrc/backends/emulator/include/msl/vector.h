@@ -34,37 +34,40 @@ struct swizzle {
 #define EMU_SWIZZLE3(N, a, i, b, j, c, k) swizzle<T, N, i, j, k> a##b##c;
 #define EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l) swizzle<T, N, i, j, k, l> a##b##c##d;
 
-#define EMU_PAIRS_OF_2(N, a, i, b, j)                                      \
-  EMU_SWIZZLE2(N, a, i, a, i)                                              \
+#define EMU_PAIRS_OF_2(N, a, i, b, j) \
+  EMU_SWIZZLE2(N, a, i, a, i)         \
   EMU_SWIZZLE2(N, a, i, b, j) EMU_SWIZZLE2(N, b, j, a, i) EMU_SWIZZLE2(N, b, j, b, j)
 #define EMU_CROSS_PAIRS(N, a, i, b, j) EMU_SWIZZLE2(N, a, i, b, j) EMU_SWIZZLE2(N, b, j, a, i)
-#define EMU_PAIRS_OF_3(N, a, i, b, j, c, k)                                \
-  EMU_PAIRS_OF_2(N, a, i, b, j)                                            \
+#define EMU_PAIRS_OF_3(N, a, i, b, j, c, k) \
+  EMU_PAIRS_OF_2(N, a, i, b, j)             \
   EMU_CROSS_PAIRS(N, a, i, c, k) EMU_CROSS_PAIRS(N, b, j, c, k) EMU_SWIZZLE2(N, c, k, c, k)
-#define EMU_PAIRS_OF_4(N, a, i, b, j, c, k, d, l)                          \
-  EMU_PAIRS_OF_3(N, a, i, b, j, c, k)                                      \
-  EMU_CROSS_PAIRS(N, a, i, d, l) EMU_CROSS_PAIRS(N, b, j, d, l) EMU_CROSS_PAIRS(N, c, k, d, l) \
-  EMU_SWIZZLE2(N, d, l, d, l)
+#define EMU_PAIRS_OF_4(N, a, i, b, j, c, k, d, l) \
+  EMU_PAIRS_OF_3(N, a, i, b, j, c, k)             \
+  EMU_CROSS_PAIRS(N, a, i, d, l)                  \
+  EMU_CROSS_PAIRS(N, b, j, d, l) EMU_CROSS_PAIRS(N, c, k, d, l) EMU_SWIZZLE2(N, d, l, d, l)
 
-#define EMU_TRIPLE_PERMUTATIONS(N, a, i, b, j, c, k)                       \
-  EMU_SWIZZLE3(N, a, i, b, j, c, k) EMU_SWIZZLE3(N, a, i, c, k, b, j)      \
-  EMU_SWIZZLE3(N, b, j, a, i, c, k) EMU_SWIZZLE3(N, b, j, c, k, a, i)      \
-  EMU_SWIZZLE3(N, c, k, a, i, b, j) EMU_SWIZZLE3(N, c, k, b, j, a, i)
+#define EMU_TRIPLE_PERMUTATIONS(N, a, i, b, j, c, k)                                                    \
+  EMU_SWIZZLE3(N, a, i, b, j, c, k)                                                                     \
+  EMU_SWIZZLE3(N, a, i, c, k, b, j)                                                                     \
+  EMU_SWIZZLE3(N, b, j, a, i, c, k) EMU_SWIZZLE3(N, b, j, c, k, a, i) EMU_SWIZZLE3(N, c, k, a, i, b, j) \
+      EMU_SWIZZLE3(N, c, k, b, j, a, i)
 
-#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l)                     \
-  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l) EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k) \
+#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l)                            \
+  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l)                                         \
+  EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k)                                         \
   EMU_SWIZZLE4(N, a, i, c, k, b, j, d, l) EMU_SWIZZLE4(N, a, i, c, k, d, l, b, j) \
-  EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
+      EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
 
 // Every pair; triples and quadruples of distinct components; quadruples of one.
-#define EMU_SWIZZLES_OF_4(a, b, c, d)                                      \
-  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)                                \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2) EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3) \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3) EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3) \
-  EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3) \
-  EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
-  EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0) EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1) \
-  EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
+#define EMU_SWIZZLES_OF_4(a, b, c, d)                                                                   \
+  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)                                                             \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)                                                          \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)                                                          \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3) EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)             \
+      EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3)     \
+          EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
+              EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0) EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)           \
+                  EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
 
 template <typename T, int N>
 struct vec_storage {
@@ -200,43 +203,43 @@ constexpr vec<T, N> make_vec(F f) {
   return result;
 }
 
-#define EMU_VECTOR_OPERATOR(op)                                                              \
-  template <typename T, int N>                                                               \
-  constexpr vec<T, N> operator op(const vec<T, N>& a, const vec<T, N>& b) {                  \
-    return make_vec<T, N>([&](int i) { return a.v[i] op b.v[i]; });                          \
-  }                                                                                          \
-  template <typename T, int N, typename S>                                                   \
-    requires(is_arithmetic_v<S>)                                                             \
-  constexpr vec<T, N> operator op(const vec<T, N>& a, S b) {                                 \
-    return make_vec<T, N>([&](int i) { return a.v[i] op static_cast<T>(b); });               \
-  }                                                                                          \
-  template <typename T, int N, typename S>                                                   \
-    requires(is_arithmetic_v<S>)                                                             \
-  constexpr vec<T, N> operator op(S a, const vec<T, N>& b) {                                 \
-    return make_vec<T, N>([&](int i) { return static_cast<T>(a) op b.v[i]; });               \
-  }                                                                                          \
-  template <typename T, int N, int... I>                                                     \
-  constexpr auto operator op(const swizzle<T, N, I...>& a, const swizzle<T, N, I...>& b) {   \
-    using V = typename swizzle<T, N, I...>::vector;                                          \
-    return static_cast<V>(a) op static_cast<V>(b);                                           \
-  }                                                                                          \
-  template <typename T, int N, int... I, typename B>                                         \
-    requires(is_arithmetic_v<B> || is_same_v<B, vec<T, static_cast<int>(sizeof...(I))>>)     \
-  constexpr auto operator op(const swizzle<T, N, I...>& a, const B& b) {                     \
-    return static_cast<typename swizzle<T, N, I...>::vector>(a) op b;                        \
-  }                                                                                          \
-  template <typename T, int N, int... I, typename A>                                         \
-    requires(is_arithmetic_v<A> || is_same_v<A, vec<T, static_cast<int>(sizeof...(I))>>)     \
-  constexpr auto operator op(const A& a, const swizzle<T, N, I...>& b) {                     \
-    return a op static_cast<typename swizzle<T, N, I...>::vector>(b);                        \
-  }                                                                                          \
-  template <typename T, int N, typename B>                                                   \
-  constexpr vec<T, N>& operator op##=(vec<T, N>& a, const B& b) {                            \
-    return a = a op b;                                                                       \
-  }                                                                                          \
-  template <typename T, int N, int... I, typename B>                                         \
-  constexpr swizzle<T, N, I...>& operator op##=(swizzle<T, N, I...>& a, const B& b) {        \
-    return a = a op static_cast<typename swizzle<T, N, I...>::vector>(b);                    \
+#define EMU_VECTOR_OPERATOR(op)                                                            \
+  template <typename T, int N>                                                             \
+  constexpr vec<T, N> operator op(const vec<T, N>& a, const vec<T, N>& b) {                \
+    return make_vec<T, N>([&](int i) { return a.v[i] op b.v[i]; });                        \
+  }                                                                                        \
+  template <typename T, int N, typename S>                                                 \
+    requires(is_arithmetic_v<S>)                                                           \
+  constexpr vec<T, N> operator op(const vec<T, N>& a, S b) {                               \
+    return make_vec<T, N>([&](int i) { return a.v[i] op static_cast<T>(b); });             \
+  }                                                                                        \
+  template <typename T, int N, typename S>                                                 \
+    requires(is_arithmetic_v<S>)                                                           \
+  constexpr vec<T, N> operator op(S a, const vec<T, N>& b) {                               \
+    return make_vec<T, N>([&](int i) { return static_cast<T>(a) op b.v[i]; });             \
+  }                                                                                        \
+  template <typename T, int N, int... I>                                                   \
+  constexpr auto operator op(const swizzle<T, N, I...>& a, const swizzle<T, N, I...>& b) { \
+    using V = typename swizzle<T, N, I...>::vector;                                        \
+    return static_cast<V>(a) op static_cast<V>(b);                                         \
+  }                                                                                        \
+  template <typename T, int N, int... I, typename B>                                       \
+    requires(is_arithmetic_v<B> || is_same_v<B, vec<T, static_cast<int>(sizeof...(I))>>)   \
+  constexpr auto operator op(const swizzle<T, N, I...>& a, const B& b) {                   \
+    return static_cast<typename swizzle<T, N, I...>::vector>(a) op b;                      \
+  }                                                                                        \
+  template <typename T, int N, int... I, typename A>                                       \
+    requires(is_arithmetic_v<A> || is_same_v<A, vec<T, static_cast<int>(sizeof...(I))>>)   \
+  constexpr auto operator op(const A& a, const swizzle<T, N, I...>& b) {                   \
+    return a op static_cast<typename swizzle<T, N, I...>::vector>(b);                      \
+  }                                                                                        \
+  template <typename T, int N, typename B>                                                 \
+  constexpr vec<T, N>& operator op##=(vec<T, N>& a, const B & b) {                         \
+    return a = a op b;                                                                     \
+  }                                                                                        \
+  template <typename T, int N, int... I, typename B>                                       \
+  constexpr swizzle<T, N, I...>& operator op##=(swizzle<T, N, I...>& a, const B & b) {     \
+    return a = a op static_cast<typename swizzle<T, N, I...>::vector>(b);                  \
   }
 EMU_VECTOR_OPERATOR(+)
 EMU_VECTOR_OPERATOR(-)
@@ -250,20 +253,20 @@ EMU_VECTOR_OPERATOR(<<)
 EMU_VECTOR_OPERATOR(>>)
 #undef EMU_VECTOR_OPERATOR
 
-#define EMU_VECTOR_PREDICATE(op)                                                             \
-  template <typename T, int N>                                                               \
-  constexpr vec<bool, N> operator op(const vec<T, N>& a, const vec<T, N>& b) {               \
-    return make_vec<bool, N>([&](int i) { return a.v[i] op b.v[i]; });                       \
-  }                                                                                          \
-  template <typename T, int N, typename S>                                                   \
-    requires(is_arithmetic_v<S>)                                                             \
-  constexpr vec<bool, N> operator op(const vec<T, N>& a, S b) {                              \
-    return a op vec<T, N>(b);                                                                \
-  }                                                                                          \
-  template <typename T, int N, typename S>                                                   \
-    requires(is_arithmetic_v<S>)                                                             \
-  constexpr vec<bool, N> operator op(S a, const vec<T, N>& b) {                              \
-    return vec<T, N>(a) op b;                                                                \
+#define EMU_VECTOR_PREDICATE(op)                                               \
+  template <typename T, int N>                                                 \
+  constexpr vec<bool, N> operator op(const vec<T, N>& a, const vec<T, N>& b) { \
+    return make_vec<bool, N>([&](int i) { return a.v[i] op b.v[i]; });         \
+  }                                                                            \
+  template <typename T, int N, typename S>                                     \
+    requires(is_arithmetic_v<S>)                                               \
+  constexpr vec<bool, N> operator op(const vec<T, N>& a, S b) {                \
+    return a op vec<T, N>(b);                                                  \
+  }                                                                            \
+  template <typename T, int N, typename S>                                     \
+    requires(is_arithmetic_v<S>)                                               \
+  constexpr vec<bool, N> operator op(S a, const vec<T, N>& b) {                \
+    return vec<T, N>(a) op b;                                                  \
   }
 EMU_VECTOR_PREDICATE(<)
 EMU_VECTOR_PREDICATE(>)
@@ -347,10 +350,10 @@ struct packed_vec : vec_storage<T, N> {
   }
 };
 
-#define EMU_VECTOR_NAMES(T)            \
-  using T##2 = vec<T, 2>;              \
-  using T##3 = vec<T, 3>;              \
-  using T##4 = vec<T, 4>;              \
+#define EMU_VECTOR_NAMES(T)               \
+  using T##2 = vec<T, 2>;                 \
+  using T##3 = vec<T, 3>;                 \
+  using T##4 = vec<T, 4>;                 \
   using packed_##T##2 = packed_vec<T, 2>; \
   using packed_##T##3 = packed_vec<T, 3>; \
   using packed_##T##4 = packed_vec<T, 4>;

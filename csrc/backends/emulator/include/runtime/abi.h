@@ -31,9 +31,9 @@ struct Counters {
   uint64_t device_written_bytes;
   uint64_t threadgroup_read_bytes;
   uint64_t threadgroup_written_bytes;
-  uint64_t matrix_flops; // simdgroup_matrix and matmul2d
-  uint64_t scalar_flops; // everything else
-  uint64_t simd_operations; // shuffles, reductions, votes, fragment products, of one simdgroup
+  uint64_t matrix_flops;         // simdgroup_matrix and matmul2d
+  uint64_t scalar_flops;         // everything else
+  uint64_t simd_operations;      // shuffles, reductions, votes, fragment products, of one simdgroup
   uint64_t divergent_operations; // those of them that some live lanes did not reach
   uint64_t simdgroup_barriers;
   uint64_t threadgroup_barriers;
@@ -61,7 +61,7 @@ struct Machine {
 
   // The launch.
   uint64_t launch; // distinct for each run of a kernel
-  uint64_t seed; // of layout permutations
+  uint64_t seed;   // of layout permutations
   Index3 nominal_threads_per_threadgroup;
   Index3 threads_per_grid;
   Index3 threadgroups_per_grid;
@@ -88,16 +88,16 @@ struct Machine {
 };
 
 enum class ArgumentKind : uint32_t {
-  buffer, // device or constant pointer
+  buffer,    // device or constant pointer
   reference, // device or constant reference: `bytes` is the size of what it refers to
-  tensor, // a host-made tensor
+  tensor,    // a host-made tensor
   threadgroup,
   value, // thread_position_in_grid and its like
 };
 
 struct ArgumentInfo {
   ArgumentKind kind;
-  int32_t index; // [[buffer(index)]], [[threadgroup(index)]], or a BuiltIn
+  int32_t index;  // [[buffer(index)]], [[threadgroup(index)]], or a BuiltIn
   uint32_t bytes; // of the element or of the struct referred to
   uint32_t alignment;
   bool writable;
@@ -130,7 +130,7 @@ struct KernelInfo {
   void (*entry)();
   const ArgumentInfo* arguments;
   uint32_t argument_count;
-  uint32_t max_threads; // [[max_total_threads_per_threadgroup]], 1024 if not given
+  uint32_t max_threads;     // [[max_total_threads_per_threadgroup]], 1024 if not given
   const int32_t* constants; // indices of the function constants that its code names
   uint32_t constant_count;
 };
@@ -152,7 +152,7 @@ struct ConstantValue {
 struct TensorArgument {
   uint32_t buffer;
   uint32_t rank;
-  uint64_t offset; // bytes
+  uint64_t offset;    // bytes
   int64_t extents[4]; // fastest first
   int64_t strides[4]; // elements
 };
@@ -166,6 +166,7 @@ struct LibraryInfo {
   uint32_t constant_count;
   Machine** machine;
   ConstantValue* constant_values; // by index
+  uint64_t* scalar_flops; // raised by checked code
 };
 
 } // namespace emu

@@ -16,18 +16,18 @@ EMU_INLINE void note_access(const void* address, size_t bytes, Access access) {
 }
 } // namespace emu
 
-#define EMU_HOOKS_OF(bytes)                                                              \
-  EMU_HOOK inline void __tsan_read##bytes(void* p) {                                     \
-    emu::note_access(p, bytes, emu::Access::read);      \
-  }                                                                                      \
-  EMU_HOOK inline void __tsan_write##bytes(void* p) {                                    \
-    emu::note_access(p, bytes, emu::Access::write);     \
-  }                                                                                      \
-  EMU_HOOK inline void __tsan_unaligned_read##bytes(void* p) {                           \
-    emu::note_access(p, bytes, emu::Access::read);      \
-  }                                                                                      \
-  EMU_HOOK inline void __tsan_unaligned_write##bytes(void* p) {                          \
-    emu::note_access(p, bytes, emu::Access::write);     \
+#define EMU_HOOKS_OF(bytes)                                     \
+  EMU_HOOK inline void __tsan_read##bytes(void* p) {            \
+    emu::note_access(p, bytes, emu::Access::read);              \
+  }                                                             \
+  EMU_HOOK inline void __tsan_write##bytes(void* p) {           \
+    emu::note_access(p, bytes, emu::Access::write);             \
+  }                                                             \
+  EMU_HOOK inline void __tsan_unaligned_read##bytes(void* p) {  \
+    emu::note_access(p, bytes, emu::Access::read);              \
+  }                                                             \
+  EMU_HOOK inline void __tsan_unaligned_write##bytes(void* p) { \
+    emu::note_access(p, bytes, emu::Access::write);             \
   }
 
 EMU_HOOKS_OF(1)

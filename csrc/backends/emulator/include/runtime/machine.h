@@ -3,8 +3,8 @@
 #include "abi.h"
 
 // Code between these is the emulator's own: its memory accesses are not the kernel's.
-#define EMU_RUNTIME_BEGIN                                                                                            \
-  _Pragma("clang attribute push(__attribute__((no_sanitize(\"thread\"), disable_sanitizer_instrumentation)), apply_to = function)")
+#define EMU_RUNTIME_BEGIN \
+  _Pragma("clang attribute push(__attribute__((disable_sanitizer_instrumentation)), apply_to = function)")
 #define EMU_RUNTIME_END _Pragma("clang attribute pop")
 
 #define EMU_INLINE inline __attribute__((always_inline))
@@ -15,6 +15,11 @@
 extern "C" {
 int printf(const char*, ...);
 int snprintf(char*, size_t, const char*, ...);
+}
+
+// Raised by code that the compiler driver adds to checked kernels.
+extern "C" {
+inline __attribute__((used, visibility("hidden"))) uint64_t tessl_scalar_flops = 0;
 }
 
 namespace emu {

@@ -157,8 +157,12 @@ struct cooperative_tensor {
 
   template <typename Tensor>
   static void check_element_type() {
-    static_assert(is_same_v<typename Tensor::value_type, T>, "load and store do not convert: element types must be identical");
-    static_assert(Tensor::rank == 2 || Tensor::rank == 1, "a cooperative tensor of rank 2 meets tensors of rank 1 or 2");
+    static_assert(
+        is_same_v<typename Tensor::value_type, T>, "load and store do not convert: element types must be identical"
+    );
+    static_assert(
+        Tensor::rank == 2 || Tensor::rank == 1, "a cooperative tensor of rank 2 meets tensors of rank 1 or 2"
+    );
   }
 
   template <typename Tensor>
@@ -182,8 +186,14 @@ struct cooperative_tensor {
     }
     for (int i = 0; i < Tensor::rank; ++i) {
       if (index[i] >= tensor.shape.limits[i]) {
-        emu::fail("cooperative %s through a static slice reaches column %d, row %d; its tensor ends at %ld in dimension %d",
-                  what, place.col, place.row, static_cast<long>(tensor.shape.limits[i]), i);
+        emu::fail(
+            "cooperative %s through a static slice reaches column %d, row %d; its tensor ends at %ld in dimension %d",
+            what,
+            place.col,
+            place.row,
+            static_cast<long>(tensor.shape.limits[i]),
+            i
+        );
       }
     }
     return true;

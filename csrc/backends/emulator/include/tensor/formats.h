@@ -36,9 +36,11 @@ inline float decode_small_float(uint32_t code, int exponent_bits, int mantissa_b
   const uint32_t exponent = code >> mantissa_bits & ((1u << exponent_bits) - 1);
   const bool negative = code >> (exponent_bits + mantissa_bits) & 1;
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  const float magnitude = exponent == 0
-      ? __builtin_ldexpf(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
-      : __builtin_ldexpf(static_cast<float>(mantissa | 1u << mantissa_bits), static_cast<int>(exponent) - bias - mantissa_bits);
+  const float magnitude = exponent == 0 ? __builtin_ldexpf(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
+                                        : __builtin_ldexpf(
+                                              static_cast<float>(mantissa | 1u << mantissa_bits),
+                                              static_cast<int>(exponent) - bias - mantissa_bits
+                                          );
   return negative ? -magnitude : magnitude;
 }
 

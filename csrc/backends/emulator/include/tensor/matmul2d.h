@@ -166,11 +166,22 @@ struct OperandTensor {
 
   void report_reads(int64_t x_end, int64_t x_real, int64_t K, int64_t k_real) const {
     if (x_end > x_real || metal::min(extent(k_dim), K) > k_real) {
-      fail("matmul2d reads past the end of its %s operand: a static slice of %ld by %ld where %ld by %ld are left", name,
-           static_cast<long>(extent(0)), static_cast<long>(extent(1)), static_cast<long>(limit(0)), static_cast<long>(limit(1)));
+      fail(
+          "matmul2d reads past the end of its %s operand: a static slice of %ld by %ld where %ld by %ld are left",
+          name,
+          static_cast<long>(extent(0)),
+          static_cast<long>(extent(1)),
+          static_cast<long>(limit(0)),
+          static_cast<long>(limit(1))
+      );
     }
     if (K > k_real) {
-      fail("matmul2d runs over K = %ld, of which its %s operand has %ld", static_cast<long>(K), name, static_cast<long>(k_real));
+      fail(
+          "matmul2d runs over K = %ld, of which its %s operand has %ld",
+          static_cast<long>(K),
+          name,
+          static_cast<long>(k_real)
+      );
     }
     const int64_t rows = k_is_fast ? x_real : k_real;
     const int64_t columns = k_is_fast ? k_real : x_real;
@@ -184,7 +195,9 @@ struct OperandTensor {
         machine->access(bytes + first_byte, end_byte - first_byte, Access::read, __builtin_return_address(0));
       } else {
         for (int64_t col = 0; col < columns; ++col) {
-          machine->access(bytes + (start + col * stride(0)) * bits / 8, (bits + 7) / 8, Access::read, __builtin_return_address(0));
+          machine->access(
+              bytes + (start + col * stride(0)) * bits / 8, (bits + 7) / 8, Access::read, __builtin_return_address(0)
+          );
         }
       }
     }
@@ -204,7 +217,8 @@ struct MatmulRun {
   static constexpr bool left_is_tensor = metal::is_tensor_v<Left>, right_is_tensor = metal::is_tensor_v<Right>;
   static constexpr bool accumulates = descriptor.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
   // tf32 wherever two float operands meet and precision is relaxed.
-  static constexpr bool truncate = descriptor.relaxed_precision && metal::is_same_v<LE, float> && metal::is_same_v<RE, float>;
+  static constexpr bool truncate =
+      descriptor.relaxed_precision && metal::is_same_v<LE, float> && metal::is_same_v<RE, float>;
 
   static void operation(void* const* requests, uint32_t mask, uint32_t) {
     if (Scope::simdgroups >= 1 && mask != 0xffffffffu) {
@@ -213,7 +227,8 @@ struct MatmulRun {
     const Request& first = *static_cast<Request*>(requests[0]);
     const int K = k_of(first);
     const auto bytes = [](int64_t elements) { return (elements * 4 + 63) / 64 * 64; };
-    const int64_t a_bytes = bytes(LeftPanels<Accumulator>::elements(M, K)), b_bytes = bytes(RightPanels<Accumulator>::elements(N, K));
+    const int64_t a_bytes = bytes(LeftPanels<Accumulator>::elements(M, K)),
+                  b_bytes = bytes(RightPanels<Accumulator>::elements(N, K));
     char* memory = static_cast<char*>(machine->scratch(a_bytes + b_bytes + bytes(padded_m * padded_n)));
     const LeftPanels<Accumulator> a{reinterpret_cast<Accumulator*>(memory), K};
     const RightPanels<Accumulator> b{reinterpret_cast<Accumulator*>(memory + a_bytes), K};
@@ -223,21 +238,29 @@ struct MatmulRun {
       OperandTensor<Left, !descriptor.transpose_left>{*first.left, "left"}.template pack<truncate>(a, M);
     } else {
       __builtin_memset(a.data, 0, a_bytes);
-      gather_operand<Left, descriptor.transpose_left>(requests, a, [](void* r) { return static_cast<Request*>(r)->left; });
+      gather_operand<Left, descriptor.transpose_left>(requests, a, [](void* r) {
+        return static_cast<Request*>(r)->left;
+      });
     }
     if constexpr (right_is_tensor) {
       OperandTensor<Right, descriptor.transpose_right>{*first.right, "right"}.template pack<truncate>(b, N);
     } else {
       __builtin_memset(b.data, 0, b_bytes);
-      gather_operand<Right, !descriptor.transpose_right>(requests, b, [](void* r) { return static_cast<Request*>(r)->right; });
+      gather_operand<Right, !descriptor.transpose_right>(requests, b, [](void* r) {
+        return static_cast<Request*>(r)->right;
+      });
     }
 
     __builtin_memset(c, 0, bytes(padded_m * padded_n));
     if constexpr (accumulates) {
-      visit_destination(requests, false, [&](int row, int col, D& element) { c[row * padded_n + col] = static_cast<Accumulator>(element); });
+      visit_destination(requests, false, [&](int row, int col, D& element) {
+        c[row * padded_n + col] = static_cast<Accumulator>(element);
+      });
     }
     multiply_panels<Accumulator>(a, b, c, padded_m, padded_n);
-    visit_destination(requests, true, [&](int row, int col, D& element) { element = static_cast<D>(c[row * padded_n + col]); });
+    visit_destination(requests, true, [&](int row, int col, D& element) {
+      element = static_cast<D>(c[row * padded_n + col]);
+    });
     machine->counters.matrix_flops += 2ull * M * N * K;
     machine->counters.matmul2d_runs += 1;
   }
@@ -274,11 +297,17 @@ struct MatmulRun {
   static void visit_destination(void* const* requests, bool writes, Visit visit) {
     if constexpr (metal::is_tensor_v<Destination>) {
       Destination& tensor = *static_cast<Request*>(requests[0])->destination;
-      const int64_t rows = metal::min<int64_t>(M, tensor.shape.extents[1]), cols = metal::min<int64_t>(N, tensor.shape.extents[0]);
+      const int64_t rows = metal::min<int64_t>(M, tensor.shape.extents[1]),
+                    cols = metal::min<int64_t>(N, tensor.shape.extents[0]);
       if (rows > tensor.shape.limits[1] || cols > tensor.shape.limits[0]) {
-        fail("matmul2d writes past the end of its destination: a static slice of %ld columns by %ld rows where %ld by %ld are left",
-             static_cast<long>(tensor.shape.extents[0]), static_cast<long>(tensor.shape.extents[1]),
-             static_cast<long>(tensor.shape.limits[0]), static_cast<long>(tensor.shape.limits[1]));
+        fail(
+            "matmul2d writes past the end of its destination: a static slice of %ld columns by %ld rows where %ld by "
+            "%ld are left",
+            static_cast<long>(tensor.shape.extents[0]),
+            static_cast<long>(tensor.shape.extents[1]),
+            static_cast<long>(tensor.shape.limits[0]),
+            static_cast<long>(tensor.shape.limits[1])
+        );
       }
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t col = 0; col < cols; ++col) {
@@ -341,7 +370,9 @@ struct matmul2d {
   static constexpr bool check_types() {
     using LE = typename emu::ElementOf<L>::type;
     using RE = typename emu::ElementOf<R>::type;
-    static_assert(!is_const_v<LE> && !is_const_v<RE> && !is_const_v<D>, "operands of const elements are not accepted: strip const");
+    static_assert(
+        !is_const_v<LE> && !is_const_v<RE> && !is_const_v<D>, "operands of const elements are not accepted: strip const"
+    );
     static_assert(emu::accepted_operands<LE, RE, D>, "matmul2d does not take these element types");
     return true;
   }
@@ -407,8 +438,13 @@ struct matmul2d {
   static constexpr void check_operands() {
     static_assert(check_types<Left, Right, typename Destination::element_type>());
     if constexpr (is_cooperative_tensor_v<Destination>) {
-      static_assert(is_same_v<typename Destination::role, destination_role_of<Left, Right>>, "Input types must match cooperative tensor types");
-      static_assert(Destination::layout::rows == M && Destination::layout::cols == N, "the destination is of another operation");
+      static_assert(
+          is_same_v<typename Destination::role, destination_role_of<Left, Right>>,
+          "Input types must match cooperative tensor types"
+      );
+      static_assert(
+          Destination::layout::rows == M && Destination::layout::cols == N, "the destination is of another operation"
+      );
     } else {
       static_assert(!Destination::has_scales, "a destination has no scales");
     }
@@ -424,8 +460,12 @@ struct matmul2d {
       check_tensor<Right>();
       static_assert(!Right::has_scales || descriptor.transpose_right, "a scaled right operand must be transposed");
     }
-    if constexpr (is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> && is_cooperative_tensor_v<Destination>) {
-      static_assert((M == 16 || M == 32) && (N == 16 || N == 32) && (K == 16 || K == 32), "three cooperative operands need M, N and K of 16 or 32");
+    if constexpr (is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> &&
+                  is_cooperative_tensor_v<Destination>) {
+      static_assert(
+          (M == 16 || M == 32) && (N == 16 || N == 32) && (K == 16 || K == 32),
+          "three cooperative operands need M, N and K of 16 or 32"
+      );
     }
   }
 
@@ -440,23 +480,27 @@ struct matmul2d {
   template <typename LE, typename RE, typename DE, typename Source>
   static bool is_compatible_as_left_input(const Source&) {
     return !dynamic_k && !descriptor.transpose_left && is_same_v<typename Source::element_type, LE> &&
-        Source::layout::rows == M && Source::layout::cols == K;
+           Source::layout::rows == M && Source::layout::cols == K;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   static bool is_compatible_as_right_input(const Source&) {
     return !dynamic_k && !descriptor.transpose_right && is_same_v<typename Source::element_type, RE> &&
-        Source::layout::rows == K && Source::layout::cols == N;
+           Source::layout::rows == K && Source::layout::cols == N;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   EMU_INLINE auto get_left_input_cooperative_tensor(const Source& source) const {
-    static_assert(!descriptor.transpose_left && Source::layout::rows == M && Source::layout::cols == K, "shapes differ");
+    static_assert(
+        !descriptor.transpose_left && Source::layout::rows == M && Source::layout::cols == K, "shapes differ"
+    );
     auto result = get_left_input_cooperative_tensor<LE, RE, DE>();
     convert(source, result);
     return result;
   }
   template <typename LE, typename RE, typename DE, typename Source>
   EMU_INLINE auto get_right_input_cooperative_tensor(const Source& source) const {
-    static_assert(!descriptor.transpose_right && Source::layout::rows == K && Source::layout::cols == N, "shapes differ");
+    static_assert(
+        !descriptor.transpose_right && Source::layout::rows == K && Source::layout::cols == N, "shapes differ"
+    );
     auto result = get_right_input_cooperative_tensor<LE, RE, DE>();
     convert(source, result);
     return result;

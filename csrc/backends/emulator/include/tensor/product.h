@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../runtime/machine.h"
 #include "../msl/vector.h"
+#include "../runtime/machine.h"
 
 // C += A B on packed operands: the arithmetic behind matmul2d.
 

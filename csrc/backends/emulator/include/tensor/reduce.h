@@ -49,7 +49,8 @@ struct ReducedLayout {
         const Place& place = Base::place(0, lane, i);
         tables_.slot[lane][i] = -1;
         if (place.valid) {
-          tables_.slot[lane][i] = static_cast<int16_t>(find_or_add(tables_.index[lane], used, along_rows ? place.row : place.col));
+          tables_.slot[lane][i] =
+              static_cast<int16_t>(find_or_add(tables_.index[lane], used, along_rows ? place.row : place.col));
         }
       }
     }
@@ -245,10 +246,10 @@ EMU_INLINE void reduce_rows(
     const Source& source,
     Destination& destination,
     reduction_operation operation = reduction_operation::sum,
-    typename Source::element_type identity = sum_identity<typename Source::element_type>
+    const typename Source::element_type& identity = 0
 ) {
-  static_assert(is_same_v<Destination, reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, true>>>,
-                "the destination is not the row reduction of this tensor, of the same element type");
+  using Reduced = reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, true>>;
+  static_assert(is_same_v<Destination, Reduced>, "the destination is not the row reduction of this tensor's elements");
   emu::Reduction<Source, Destination, true> reduction{&source, &destination, operation, identity};
   emu::rendezvous(&reduction, emu::Reduction<Source, Destination, true>::run);
 }
@@ -257,10 +258,12 @@ EMU_INLINE void reduce_columns(
     const Source& source,
     Destination& destination,
     reduction_operation operation = reduction_operation::sum,
-    typename Source::element_type identity = sum_identity<typename Source::element_type>
+    const typename Source::element_type& identity = 0
 ) {
-  static_assert(is_same_v<Destination, reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, false>>>,
-                "the destination is not the column reduction of this tensor, of the same element type");
+  using Reduced = reduction_tensor<typename Source::element_type, emu::ReducedLayout<typename Source::layout, false>>;
+  static_assert(
+      is_same_v<Destination, Reduced>, "the destination is not the column reduction of this tensor's elements"
+  );
   emu::Reduction<Source, Destination, false> reduction{&source, &destination, operation, identity};
   emu::rendezvous(&reduction, emu::Reduction<Source, Destination, false>::run);
 }
@@ -269,7 +272,7 @@ EMU_INLINE void reduce_columns(
 template <typename Reduced, typename Matrix>
 constexpr bool is_iterator_compatible(const Reduced&, const Matrix&) {
   return is_same_v<typename Reduced::layout, emu::ReducedLayout<typename Matrix::layout, true>> ||
-      is_same_v<typename Reduced::layout, emu::ReducedLayout<typename Matrix::layout, false>>;
+         is_same_v<typename Reduced::layout, emu::ReducedLayout<typename Matrix::layout, false>>;
 }
 
 } // namespace tensor_ops

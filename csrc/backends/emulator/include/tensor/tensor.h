@@ -60,8 +60,10 @@ struct tensor {
   using value_type = remove_cv_t<Element>;
   using extents_type = Extents;
   using index_type = typename Extents::index_type;
-  using storage = conditional_t<is_const_v<Element>, const typename emu::Format<value_type>::storage,
-                                typename emu::Format<value_type>::storage>;
+  using storage = conditional_t<
+      is_const_v<Element>,
+      const typename emu::Format<value_type>::storage,
+      typename emu::Format<value_type>::storage>;
   using data_handle_type = storage*;
   using plane_type = typename detail::scale_plane<Tags...>::type;
   static constexpr int rank = static_cast<int>(Extents::rank());
@@ -157,10 +159,10 @@ struct tensor {
   }
 
   data_handle_type data;
-  data_handle_type base; // of the tensor this one was sliced from
-  int64_t first = 0; // element of `data` at index 0: sub-byte slices may start inside a byte
+  data_handle_type base;           // of the tensor this one was sliced from
+  int64_t first = 0;               // element of `data` at index 0: sub-byte slices may start inside a byte
   int64_t plane_first[2] = {0, 0}; // origin along dimensions 0 and 1 within the scale plane
-  int64_t plane_row = 0; // scales between rows
+  int64_t plane_row = 0;           // scales between rows
   emu::TensorShape<rank> shape;
   [[no_unique_address]] plane_type plane{};
 
@@ -179,8 +181,12 @@ struct tensor {
     const int64_t at[] = {static_cast<int64_t>(index)...};
     for (int i = 0; i < rank; ++i) {
       if (at[i] < 0 || at[i] >= shape.limits[i]) {
-        emu::fail("tensor index %ld is outside of dimension %d, which has %ld elements", static_cast<long>(at[i]), i,
-                  static_cast<long>(shape.limits[i]));
+        emu::fail(
+            "tensor index %ld is outside of dimension %d, which has %ld elements",
+            static_cast<long>(at[i]),
+            i,
+            static_cast<long>(shape.limits[i])
+        );
       }
     }
     return offset_of(at);
@@ -197,11 +203,14 @@ struct tensor {
       sliced.strides[i] = shape.strides[i];
       sliced.limits[i] = shape.limits[i] - at[i];
       const size_t fixed = Sliced::static_extent(i);
-      sliced.extents[i] = fixed == dynamic_extent ? max(shape.extents[i] - at[i], int64_t(0)) : static_cast<int64_t>(fixed);
+      sliced.extents[i] =
+          fixed == dynamic_extent ? max(shape.extents[i] - at[i], int64_t(0)) : static_cast<int64_t>(fixed);
     }
     check_reach(offset);
-    using Result = conditional_t<is_same_v<Descriptor, tensor_handle>, tensor<Element, Sliced, tensor_handle, tensor_offset, Tags...>,
-                                 tensor<Element, Sliced, Descriptor, Tags...>>;
+    using Result = conditional_t<
+        is_same_v<Descriptor, tensor_handle>,
+        tensor<Element, Sliced, tensor_handle, tensor_offset, Tags...>,
+        tensor<Element, Sliced, Descriptor, Tags...>>;
     Result result(data, sliced, plane);
     result.base = base;
     result.first = offset;
@@ -216,8 +225,10 @@ struct tensor {
   void check_reach(int64_t offset) const {
     const int64_t bytes = offset * emu::Format<value_type>::bits / 8;
     if (bytes >= int64_t(1) << 31) {
-      emu::fail("a slice starts %ld bytes after its tensor; from 2 GB on, build the tensor at the tile instead",
-                static_cast<long>(bytes));
+      emu::fail(
+          "a slice starts %ld bytes after its tensor; from 2 GB on, build the tensor at the tile instead",
+          static_cast<long>(bytes)
+      );
     }
   }
 };
