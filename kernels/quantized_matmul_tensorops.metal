@@ -29,8 +29,8 @@
 // Dimension 0 of a right input is the one that is contiguous in the operand it stands for: k when it is transposed. The
 // packed values then run along dimension 0 both ways.
 //
-// Provenance: 16x32x16 is the shape of three cooperative operands that MLX's kernels use; 64 of K in a staged block, and
-// its row padding of 16 bytes, are MLX's too (quantized_nax, BK = 64).
+// Provenance: 16x32x16 is the shape of three cooperative operands that MLX's kernels use; 64 of K in a staged block,
+// and its row padding of 16 bytes, are MLX's too (quantized_nax, BK = 64).
 
 // clang-format off: the types first that MPP builds on
 #include <metal_stdlib>
@@ -48,8 +48,8 @@ using namespace metal;
 using mpp::tensor_ops::matmul2d;
 using mpp::tensor_ops::matmul2d_descriptor;
 
-// Fills a cooperative tensor from a matrix whose rows run along dimension 0, first element (row, column): load_four gives
-// four neighbours of a row, zeros past its end, load_one a single element.
+// Fills a cooperative tensor from a matrix whose rows run along dimension 0, first element (row, column): load_four
+// gives four neighbours of a row, zeros past its end, load_one a single element.
 template <typename T, typename Tensor, typename Matrix>
 inline void fill_cooperative(thread Tensor& tensor, thread const Matrix& matrix, int row, int column) {
 #pragma clang loop unroll(full)
@@ -239,21 +239,18 @@ template <typename T, bool TRANSPOSED, int TILE_M>
   store_cooperative(out + int64_t(group.z) * product.M * product.N, product, addends, acc, m0, n0);
 }
 
-#define instantiate_direct(layout, transposed, dtype, T, rows)             \
-  instantiate_kernel(                                                      \
-      "quantized_matmul_direct_" #layout "_" #dtype "_" #rows "x128",      \
-      quantized_direct,                                                    \
-      T,                                                                   \
-      transposed,                                                          \
-      rows / 16                                                            \
+#define instantiate_direct(layout, transposed, dtype, T, rows)                                                   \
+  instantiate_kernel(                                                                                            \
+      "quantized_matmul_direct_" #layout "_" #dtype "_" #rows "x128", quantized_direct, T, transposed, rows / 16 \
   )
-#define instantiate_staged(layout, transposed, dtype, T, rows) \
-  instantiate_kernel("quantized_matmul_staged_" #layout "_" #dtype "_" #rows "x64", quantized_staged, T, transposed, rows)
-#define instantiate_layout(layout, transposed, dtype, T)                                                            \
-  instantiate_direct(layout, transposed, dtype, T, 32) instantiate_direct(layout, transposed, dtype, T, 64)         \
+#define instantiate_staged(layout, transposed, dtype, T, rows)                                             \
+  instantiate_kernel(                                                                                      \
+      "quantized_matmul_staged_" #layout "_" #dtype "_" #rows "x64", quantized_staged, T, transposed, rows \
+  )
+#define instantiate_layout(layout, transposed, dtype, T)                                                    \
+  instantiate_direct(layout, transposed, dtype, T, 32) instantiate_direct(layout, transposed, dtype, T, 64) \
       instantiate_staged(layout, transposed, dtype, T, 64) instantiate_staged(layout, transposed, dtype, T, 128)
-#define instantiate_dtype(dtype, T) \
-  instantiate_layout(nt, true, dtype, T) instantiate_layout(nn, false, dtype, T)
+#define instantiate_dtype(dtype, T) instantiate_layout(nt, true, dtype, T) instantiate_layout(nn, false, dtype, T)
 
 // clang-format off
 instantiate_dtype(float32, float)

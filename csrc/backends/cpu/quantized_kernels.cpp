@@ -134,8 +134,8 @@ TESSL_INLINE void with_format(const Quantization& quantization, Function f) {
   }
 }
 
-// Calls f(stream, first, count, scale, bias) for each group's part of [begin, end): `count` values from value `first` of
-// `stream` on. The last of a row are read from a copy, which may be read beyond its end.
+// Calls f(stream, first, count, scale, bias) for each group's part of [begin, end): `count` values from value `first`
+// of `stream` on. The last of a row are read from a copy, which may be read beyond its end.
 template <typename Format, typename Function>
 TESSL_INLINE void for_each_group(
     const Quantization& quantization, const PackedRow& row, int64_t begin, int64_t end, Function f
@@ -170,12 +170,12 @@ void dequantize_row(
     const Quantization& quantization, float* target, const PackedRow& row, int64_t begin, int64_t count
 ) {
   const auto decode_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
-      __attribute__((always_inline)) {
-    for (int64_t i = 0; i < values; i += lanes) {
-      store(target + i, weights<Format>(stream, first + i, scale, bias));
-    }
-    target += values;
-  };
+                                __attribute__((always_inline)) {
+                                  for (int64_t i = 0; i < values; i += lanes) {
+                                    store(target + i, weights<Format>(stream, first + i, scale, bias));
+                                  }
+                                  target += values;
+                                };
   for_each_group<Format>(quantization, row, begin, begin + count, decode_group);
 }
 
@@ -195,23 +195,23 @@ void dot_row(
   Floats even[Rows] = {};
   Floats odd[Rows] = {};
   const auto add_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
-      __attribute__((always_inline)) {
-    const auto add = [&](Floats* accumulators, int64_t i) __attribute__((always_inline)) {
-      const Floats w = weights<Format>(stream, first + i, scale, bias);
-      for (int m = 0; m < Rows; ++m) {
-        accumulators[m] += w * load(a + m * lda + i);
-      }
-    };
-    int64_t i = 0;
-    for (; i + 2 * lanes <= values; i += 2 * lanes) {
-      add(even, i);
-      add(odd, i + lanes);
-    }
-    if (i < values) {
-      add(even, i);
-    }
-    a += values;
-  };
+                             __attribute__((always_inline)) {
+                               const auto add = [&](Floats* accumulators, int64_t i) __attribute__((always_inline)) {
+                                 const Floats w = weights<Format>(stream, first + i, scale, bias);
+                                 for (int m = 0; m < Rows; ++m) {
+                                   accumulators[m] += w * load(a + m * lda + i);
+                                 }
+                               };
+                               int64_t i = 0;
+                               for (; i + 2 * lanes <= values; i += 2 * lanes) {
+                                 add(even, i);
+                                 add(odd, i + lanes);
+                               }
+                               if (i < values) {
+                                 add(even, i);
+                               }
+                               a += values;
+                             };
   for_each_group<Format>(quantization, row, 0, row.values, add_group);
   for (int m = 0; m < Rows; ++m) {
     sums[m * ld_sums] = sum_lanes(even[m] + odd[m]);
