@@ -9,7 +9,6 @@ namespace tessl::emulator {
 
 namespace {
 
-constexpr size_t max_findings = 12;
 // A stray access this near to a buffer is told by its offset from it.
 constexpr int64_t neighbourhood = 1 << 20;
 
@@ -117,8 +116,9 @@ ShadowedRange* Checker::find(uintptr_t address) {
   return nullptr;
 }
 
-bool Checker::conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic)
-    const {
+bool Checker::conflicts(
+    const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
+) const {
   if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
@@ -145,14 +145,16 @@ void Checker::note(
   const size_t end = begin + bytes;
   if (is_write && !range.writable_) {
     report(
+        "input " + range.name_,
         to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
-        ", which the launch binds as an input"
+            ", which the launch binds as an input"
     );
   }
   if (is_read && range.first_unwritten(begin, end) != end) {
     report(
+        "unwritten " + range.name_,
         to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
-        ", which nothing has written"
+            ", which nothing has written"
     );
   }
   const ShadowCell now{
@@ -202,15 +204,19 @@ void Checker::report_race(
   const std::string whom = elsewhere       ? "a thread of another threadgroup"
                            : other.several ? "several threads"
                                            : "thread " + std::to_string(other.thread);
+  const char* access = is_write ? " writes " : " reads ";
+  const char* other_access = other_wrote ? " wrote" : " read";
+  const char* apart = elsewhere ? " in the same launch" : " with no barrier between";
   report(
-      "race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
-      std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
-      (elsewhere ? " in the same launch" : " with no barrier between")
+      "race" + range.name_ + access + other_access + apart,
+      "race: " + to_string(place) + access + range.name_ + " at byte " + std::to_string(offset) + ", which " + whom +
+          other_access + apart
   );
 }
 
-std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place)
-    const {
+std::string Checker::describe_stray(
+    uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
+) const {
   const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
   const ShadowedRange* nearest = nullptr;
   int64_t least = neighbourhood;
@@ -230,20 +236,23 @@ std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access
          " of " + nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
 }
 
-void Checker::report(std::string finding) {
-  if (findings_.size() < max_findings) {
-    findings_.push_back(std::move(finding));
-  } else {
-    ++suppressed_;
+void Checker::report(std::string kind, std::string finding) {
+  for (Finding& known : findings_) {
+    if (known.kind == kind) {
+      ++known.others;
+      return;
+    }
   }
+  findings_.push_back({std::move(kind), std::move(finding), 0});
 }
 
 std::vector<std::string> Checker::take_findings() {
-  if (suppressed_ > 0) {
-    findings_.push_back("and " + std::to_string(suppressed_) + " more");
-    suppressed_ = 0;
+  std::vector<std::string> texts;
+  for (Finding& finding : std::exchange(findings_, {})) {
+    const std::string others = finding.others == 0 ? "" : " (and " + std::to_string(finding.others) + " more like it)";
+    texts.push_back(finding.text + others);
   }
-  return std::exchange(findings_, {});
+  return texts;
 }
 
 } // namespace tessl::emulator

@@ -253,10 +253,12 @@ void Machine::release_barrier() {
                               std::to_string(public_.threadgroup.y) + ", " + std::to_string(public_.threadgroup.z) +
                               ")";
     if (some_exited) {
-      checker_->report("a threadgroup barrier is reached after some threads have returned" + where);
+      const std::string what = "a threadgroup barrier is reached after some threads have returned";
+      checker_->report(what, what + where);
     }
     if (apart) {
-      checker_->report("threads wait at different threadgroup barriers" + where);
+      const std::string what = "threads wait at different threadgroup barriers";
+      checker_->report(what, what + where);
     }
     checker_->threadgroup_barrier(flags);
   }
