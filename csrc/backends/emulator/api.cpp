@@ -6,6 +6,7 @@
 #include "backends/emulator/execute.h"
 #include "backends/emulator/library.h"
 #include "backends/emulator/meter.h"
+#include "launch/decimal.h"
 
 // What mlx_tessl.emulator calls by ctypes: kernels are launched on any memory, and the meter is read, without MLX.
 
@@ -79,9 +80,7 @@ Dispatch dispatch_of(const ApiLaunch& launch) {
     if (dispatch.bindings.size() <= given.index) {
       dispatch.bindings.resize(given.index + 1);
     }
-    dispatch.bindings[given.index] = {
-        role, given.data, given.nbytes, 0, false, role_name(role) + std::to_string(given.index)
-    };
+    dispatch.bindings[given.index] = {role, given.data, given.nbytes, 0, false, role_name(role) + decimal(given.index)};
   }
   for (uint32_t i = 0; i < launch.constant_count; ++i) {
     const ApiConstant& given = launch.constants[i];
