@@ -27,119 +27,13 @@
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
 #include "kernels/common/matmul_epilogue.h"
+#include "kernels/common/simdgroup_blocks.h"
 
 using namespace metal;
 
 // As matmul_vector_out, of the operands as they lie: rows of K or M for a, of N or K for b.
 constant bool matmul_vector_a [[function_constant(10)]];
 constant bool matmul_vector_b [[function_constant(11)]];
-
-constant constexpr int matmul_threads = 128;
-constant constexpr int fragment_size = 8;
-
-// A block of ROWS x COLUMNS elements in threadgroup memory, columns contiguous.
-template <typename T, int ROWS, int COLUMNS>
-struct StagedBlock {
-  static constant constexpr int pitch = COLUMNS + 16 / sizeof(T);
-  static constant constexpr int size = ROWS * pitch;
-};
-
-// Fills a staged block from the ROWS x COLUMNS elements at `source`, rows `stride` apart; what lies beyond the rows and
-// columns that are left becomes zero and is not read.
-template <typename T, int ROWS, int COLUMNS>
-inline void stage_block(
-    threadgroup T* block, device const T* source, int64_t stride, int2 left, bool vector, int thread_index
-) {
-  constexpr int quads = COLUMNS / 4;
-  const bool interior = vector && left.x >= ROWS && left.y >= COLUMNS;
-  for (int i = thread_index; i < ROWS * quads; i += matmul_threads) {
-    const int row = i / quads;
-    const int column = i % quads * 4;
-    device const T* p = source + (row * stride + column);
-    const int count = row < left.x ? left.y - column : 0;
-    const bool whole = interior || (vector && count >= 4);
-    threadgroup T* slot = block + (row * StagedBlock<T, ROWS, COLUMNS>::pitch + column);
-    *reinterpret_cast<threadgroup vec<T, 4>*>(slot) = whole ? load4(p) : load4(p, 1, count);
-  }
-}
-
-// The 8x8 fragment at (row, column) of a matrix that is staged as it is, or transposed.
-template <typename T, bool TRANSPOSED>
-inline simdgroup_matrix<T, 8, 8> load_fragment(threadgroup const T* block, int pitch, int row, int column) {
-  simdgroup_matrix<T, 8, 8> result;
-  const int offset = TRANSPOSED ? column * pitch + row : row * pitch + column;
-  simdgroup_load(result, block + offset, pitch, ulong2(0), TRANSPOSED);
-  return result;
-}
-
-// acc += the 8 ROWS rows of a from `row` on times the 8 COLUMNS columns of b from `column` on, both staged.
-template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_K, int ROWS, int COLUMNS>
-inline void multiply_blocks(
-    thread simdgroup_float8x8 (&acc)[ROWS][COLUMNS],
-    threadgroup const T* block_a,
-    int pitch_a,
-    threadgroup const T* block_b,
-    int pitch_b,
-    int row,
-    int column
-) {
-#pragma clang loop unroll(full)
-  for (int k = 0; k < TILE_K; k += fragment_size) {
-    simdgroup_matrix<T, 8, 8> a[ROWS];
-    simdgroup_matrix<T, 8, 8> b[COLUMNS];
-#pragma clang loop unroll(full)
-    for (int i = 0; i < ROWS; ++i) {
-      a[i] = load_fragment<T, TRANSPOSED_A>(block_a, pitch_a, row + i * fragment_size, k);
-    }
-#pragma clang loop unroll(full)
-    for (int j = 0; j < COLUMNS; ++j) {
-      b[j] = load_fragment<T, TRANSPOSED_B>(block_b, pitch_b, k, column + j * fragment_size);
-    }
-#pragma clang loop unroll(full)
-    for (int i = 0; i < ROWS; ++i) {
-#pragma clang loop unroll(full)
-      for (int j = 0; j < COLUMNS; ++j) {
-        simdgroup_multiply_accumulate(acc[i][j], a[i], b[j], acc[i][j]);
-      }
-    }
-  }
-}
-
-// Finishes and stores acc by way of `strip`, the simdgroup's own. From its first element on, `left` rows and columns
-// are left of the matrix.
-template <typename T, int ROWS, int COLUMNS>
-inline void store_fragments(
-    device T* out,
-    constant MatmulArgs& args,
-    thread const MatmulAddends<T>& addends,
-    thread simdgroup_float8x8 (&acc)[ROWS][COLUMNS],
-    threadgroup float* strip,
-    int2 left,
-    int lane
-) {
-  constexpr int columns = COLUMNS * fragment_size;
-  constexpr int pitch = StagedBlock<float, fragment_size, columns>::pitch;
-  constexpr int quads = columns / 4;
-#pragma clang loop unroll(full)
-  for (int i = 0; i < ROWS; ++i) {
-#pragma clang loop unroll(full)
-    for (int j = 0; j < COLUMNS; ++j) {
-      simdgroup_store(acc[i][j], strip + j * fragment_size, pitch);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (int q = lane; q < fragment_size * quads; q += 32) {
-      const int strip_row = q / quads;
-      const int strip_column = q % quads * 4;
-      const int rows_left = left.x - (i * fragment_size + strip_row);
-      const int columns_left = left.y - strip_column;
-      if (rows_left > 0 && columns_left > 0) {
-        const float4 sum = *reinterpret_cast<threadgroup const float4*>(strip + (strip_row * pitch + strip_column));
-        matmul_store4(out, args, addends, sum, args.M - rows_left, args.N - columns_left, columns_left);
-      }
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
-}
 
 template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TILE_N>
 [[kernel, max_total_threads_per_threadgroup(128)]] void matmul_portable(

@@ -25,6 +25,7 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
+#include "kernels/common/cooperative.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
 #include "kernels/common/matmul_epilogue.h"
@@ -32,30 +33,6 @@
 using namespace metal;
 
 constant constexpr int matmul_block_k = 256;
-
-// A view of at most `rows` x `columns` elements, rows `stride` apart. matmul2d takes no pointer to const.
-template <typename T>
-using MatmulView = tensor<device T, dextents<int, 2>, tensor_inline>;
-
-template <typename T>
-inline MatmulView<T> matmul_view(device T* origin, int rows, int columns, int64_t stride) {
-  return MatmulView<T>(origin, dextents<int, 2>(columns, rows), array<int, 2>{1, int(stride)});
-}
-
-// Whether slots i to i + 3 are four neighbours in a row that start at a multiple of four.
-template <typename Tensor>
-inline bool is_run_of_four(thread Tensor& acc, ushort i) {
-  const auto first = acc.get_multidimensional_index(i);
-  bool run = i + 4 <= int(acc.get_capacity()) && first[0] % 4 == 0 && acc.is_valid_element(i);
-#pragma clang loop unroll(full)
-  for (int j = 1; j < 4; ++j) {
-    if (run) {
-      const auto next = acc.get_multidimensional_index(i + j);
-      run = acc.is_valid_element(i + j) && next[0] == first[0] + j && next[1] == first[1];
-    }
-  }
-  return run;
-}
 
 template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TILE_M, int TILE_N>
 [[kernel, max_total_threads_per_threadgroup(128)]] void matmul_tensorops(
@@ -125,26 +102,7 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
   }
   device T* out_matrix = out + int64_t(group.z) * args.M * args.N;
 
-#pragma clang loop unroll(full)
-  for (ushort i = 0; i < acc.get_capacity(); i += 4) {
-    if (is_run_of_four(acc, i)) {
-      const auto at = acc.get_multidimensional_index(i);
-      if (at[1] < m_left && at[0] < n_left) {
-        const float4 sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
-        matmul_store4(out_matrix, args, addends, sum, m0 + at[1], n0 + at[0], n_left - at[0]);
-      }
-      continue;
-    }
-#pragma clang loop unroll(full)
-    for (ushort j = i; j < i + 4; ++j) {
-      if (j < acc.get_capacity() && acc.is_valid_element(j)) {
-        const auto at = acc.get_multidimensional_index(j);
-        if (at[1] < m_left && at[0] < n_left) {
-          matmul_store1(out_matrix, args, addends, acc[j], m0 + at[1], n0 + at[0]);
-        }
-      }
-    }
-  }
+  store_cooperative(out_matrix, args, addends, acc, m0, n0);
 }
 
 #define instantiate_tile(layout, ta, tb, dtype, T, relaxed, M, N) \

@@ -1,11 +1,25 @@
 """TensorOps matmul, flash attention and quantized GEMM as MLX primitives, with the models that use them."""
 
+from importlib import import_module
+from types import ModuleType
+
 from . import _build_info, _load, reference  # noqa: F401  (mlx and the extension are loaded, or refused, before all else)
 from ._dispatch import use_reference
 from ._trace import trace
 from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
-from .ops import linear, matmul
+from .ops import (
+    gated_rms_norm,
+    geglu,
+    layer_norm,
+    linear,
+    matmul,
+    quantized_embedding,
+    quantized_matmul,
+    rms_norm,
+    sigmoid_gate,
+    swiglu,
+)
 
 __version__ = _build_info.VERSION
 
@@ -14,10 +28,26 @@ __all__ = [
     "backend_info",
     "build_info",
     "emulate",
+    "gated_rms_norm",
+    "geglu",
     "kernels_path",
+    "layer_norm",
     "linear",
     "matmul",
+    "quantized_embedding",
+    "quantized_matmul",
     "reference",
+    "rms_norm",
+    "sigmoid_gate",
+    "swiglu",
     "trace",
     "use_reference",
 ]
+
+_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

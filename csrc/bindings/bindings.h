@@ -7,8 +7,12 @@ namespace tessl {
 void bind_attention(nanobind::module_& m);
 void bind_backends(nanobind::module_& m);
 void bind_emulation(nanobind::module_& m);
+void bind_gates(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_norms(nanobind::module_& m);
 void bind_plans(nanobind::module_& m);
+void bind_quantized(nanobind::module_& m);
+void bind_quantized_plans(nanobind::module_& m);
 void bind_shaders(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 

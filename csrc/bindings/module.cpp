@@ -23,8 +23,12 @@ NB_MODULE(_ext, m) {
   tessl::bind_attention(m);
   tessl::bind_backends(m);
   tessl::bind_emulation(m);
+  tessl::bind_gates(m);
   tessl::bind_matmul(m);
+  tessl::bind_norms(m);
   tessl::bind_plans(m);
+  tessl::bind_quantized(m);
+  tessl::bind_quantized_plans(m);
   tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

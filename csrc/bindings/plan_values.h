@@ -2,7 +2,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <mlx/dtype.h>
+
 #include <bit>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "launch/plan.h"
@@ -11,6 +15,19 @@ namespace tessl {
 
 inline std::tuple<uint32_t, uint32_t, uint32_t> size_tuple(const Size3& size) {
   return {size.x, size.y, size.z};
+}
+
+inline mlx::core::Dtype parse_dtype(const std::string& name) {
+  if (name == "float32") {
+    return mlx::core::float32;
+  }
+  if (name == "float16") {
+    return mlx::core::float16;
+  }
+  if (name == "bfloat16") {
+    return mlx::core::bfloat16;
+  }
+  throw std::invalid_argument("[mlx_tessl.plan] dtype is '" + name + "'; it must be float32, float16 or bfloat16");
 }
 
 // {index: value} of a launch's function constants.

@@ -1,7 +1,6 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "ops/broadcast.h"
 #include "ops/matmul_plan.h"
 #include "ops/op.h"
+#include "ops/precision.h"
 
 namespace tessl {
 namespace {
@@ -339,21 +339,6 @@ std::string text(const Shape& shape) {
 
 [[noreturn]] void refuse(std::string_view op, const std::string& message) {
   throw std::invalid_argument("[" + std::string(op) + "] " + message);
-}
-
-// float32 operands follow MLX's own rule unless the caller says otherwise: MLX_ENABLE_TF32, on by default.
-bool parse_precision(std::string_view op, const std::optional<std::string>& precision) {
-  static const bool enable_tf32 = [] {
-    const char* value = std::getenv("MLX_ENABLE_TF32");
-    return value == nullptr || std::atoi(value) != 0;
-  }();
-  if (!precision) {
-    return enable_tf32;
-  }
-  if (*precision != "exact" && *precision != "relaxed") {
-    refuse(op, "precision is '" + *precision + "'; it must be None, 'exact' or 'relaxed'");
-  }
-  return *precision == "relaxed";
 }
 
 // The dtype of the result, to which every operand is promoted.

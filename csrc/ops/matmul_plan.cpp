@@ -9,7 +9,7 @@
 
 #include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
-#include "ops/copy_plan.h"
+#include "ops/operand_copy.h"
 
 namespace tessl {
 namespace {
@@ -49,37 +49,17 @@ StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t colum
   };
 }
 
-// A copy of x without gaps, row by row or column by column; members of the batch that share their elements share them
-// in the copy.
+// A copy of x without gaps, row by row or column by column.
 StoredMatrix add_copy_of(
     Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed
 ) {
-  StoredMatrix copy = stored_in_place(x, rows, columns, transposed);
-  FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS + 2> shape;
-  FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS + 2> strides;
-  for (size_t d = 0; d < problem.batch_shape.size(); ++d) {
-    shape.push_back(x.batch_strides[d] == 0 ? 1 : problem.batch_shape[d]);
-    strides.push_back(x.batch_strides[d]);
-  }
-  shape.push_back(copy.lines);
-  shape.push_back(copy.width);
-  strides.push_back(copy.stride);
-  strides.push_back(transposed ? x.row_stride : x.col_stride);
-
-  int64_t members = int64_t{copy.lines} * copy.width;
-  for (size_t d = problem.batch_shape.size(); d-- > 0;) {
-    copy.batch_strides[d] = x.batch_strides[d] == 0 ? 0 : members;
-    members *= shape[d];
-  }
-  const size_t itemsize = problem.dtype.size();
-  const Argument scratch = plan.add_scratch(static_cast<size_t>(members) * itemsize);
-  add_copy(
-      plan, itemsize, copy.argument, x.offset, scratch, {shape.begin(), shape.size()}, {strides.begin(), strides.size()}
-  );
-  copy.argument = Argument::scratch_in(scratch.index);
-  copy.offset = 0;
-  copy.stride = copy.width;
-  return copy;
+  const auto copy = add_operand_copy(plan, problem, x, rows, columns, transposed, problem.dtype.size());
+  StoredMatrix stored = stored_in_place(x, rows, columns, transposed);
+  stored.argument = copy.argument;
+  stored.offset = 0;
+  stored.stride = stored.width;
+  stored.batch_strides = copy.batch_strides;
+  return stored;
 }
 
 // Whether each multiple of `run` elements along a contiguous line starts on a boundary of that many.

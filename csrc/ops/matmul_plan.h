@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include <mlx/dtype.h>
 
@@ -48,6 +49,15 @@ struct MatmulProblem {
   bool empty() const; // no output element
 };
 
+// An operand that belongs to b, member by member of the batch, as scales to packed weights. `target` receives where it
+// stands in the problem.
+struct MatmulCompanion {
+  uint8_t input;
+  Operand source; // [..., rows, columns]
+  MatmulOperand* target;
+};
+inline constexpr size_t max_matmul_companions = 3;
+
 // The primitive's inputs in order: a [..., M, K], b [..., K, N], then those of c, bias, residual that are there,
 // each of any rank that broadcasts to [..., M, N]. Shapes have been checked.
 MatmulProblem make_matmul_problem(
@@ -59,7 +69,8 @@ MatmulProblem make_matmul_problem(
     const std::optional<Operand>& residual,
     const MatmulEpilogue& epilogue,
     bool relaxed,
-    bool batch_invariant
+    bool batch_invariant,
+    std::span<const MatmulCompanion> companions = {}
 );
 
 // Why a problem runs on the portable kernels of a device; null when it runs on TensorOps.

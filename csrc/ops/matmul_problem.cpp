@@ -26,8 +26,9 @@ int64_t stride_at(const Operand& x, size_t d) {
 struct Pairing {
   const Operand* source;
   MatmulOperand* target;
+  bool with_b = false; // b, or a companion of it: the same for all rows of a
 };
-using Pairings = FixedVector<Pairing, 5>;
+using Pairings = FixedVector<Pairing, 5 + max_matmul_companions>;
 
 // Batch dimensions are gathered from the innermost outwards.
 bool extends_last_dimension(const Pairings& operands, const MatmulProblem& problem, size_t d, int32_t size) {
@@ -83,19 +84,20 @@ bool continues_rows(const MatmulOperand& x, int32_t M) {
   return M == 1 || x.batch_strides[0] == M * x.row_stride;
 }
 
-// Whether the innermost batch dimension can become rows: b is the same for all its members, and a and the addends go on
-// where the rows before left off. A single row of a that is not contiguous stays as it is: it is read without a copy
-// as a column of its transpose.
+// Whether the innermost batch dimension can become rows: b and its companions are the same for all its members, and a
+// and the addends go on where the rows before left off. A single row of a that is not contiguous stays as it is: it is
+// read without a copy as a column of its transpose.
 bool batch_folds_into_rows(const Pairings& operands, const MatmulProblem& problem) {
   if (problem.batch_shape.empty() || problem.M == 0 || int64_t{problem.batch_shape[0]} * problem.M > int32_limit) {
     return false;
   }
   const auto& a = problem.a;
   const bool a_stays_readable = problem.M > 1 || a.col_stride == 1 || problem.K <= 1;
-  return problem.b.batch_strides[0] == 0 && a.batch_strides[0] != 0 && a_stays_readable &&
+  return a.batch_strides[0] != 0 && a_stays_readable &&
          std::all_of(operands.begin(), operands.end(), [&](const Pairing& operand) {
            const auto* target = operand.target;
-           return !target || target == &problem.b || continues_rows(*target, problem.M);
+           const bool shared = operand.with_b && target->batch_strides[0] == 0;
+           return !target || shared || (!operand.with_b && continues_rows(*target, problem.M));
          });
 }
 
@@ -109,7 +111,7 @@ void fold_batch_into_rows(const Pairings& operands, MatmulProblem& problem) {
   };
   for (const auto& operand : operands) {
     if (auto* target = operand.target) {
-      if (problem.M == 1 && target != &problem.b) {
+      if (problem.M == 1 && !operand.with_b) {
         target->row_stride = target->batch_strides[0];
       }
       drop_first(target->batch_strides);
@@ -165,7 +167,8 @@ MatmulProblem make_matmul_problem(
     const std::optional<Operand>& residual,
     const MatmulEpilogue& epilogue,
     bool relaxed,
-    bool batch_invariant
+    bool batch_invariant,
+    std::span<const MatmulCompanion> companions
 ) {
   MatmulProblem problem;
   problem.dtype = dtype;
@@ -178,7 +181,7 @@ MatmulProblem make_matmul_problem(
   problem.a = operand_at(0, a);
   problem.b = operand_at(1, b);
 
-  Pairings operands{{&a, &problem.a}, {&b, &problem.b}};
+  Pairings operands{{&a, &problem.a}, {&b, &problem.b, true}};
   uint8_t input = 2;
   auto add = [&](const std::optional<Operand>& x, std::optional<MatmulOperand>& target, bool read) {
     if (x) {
@@ -190,6 +193,10 @@ MatmulProblem make_matmul_problem(
   add(c, problem.c, epilogue.beta != 0.0f);
   add(bias, problem.bias, true);
   add(residual, problem.residual, true);
+  for (const auto& companion : companions) {
+    *companion.target = operand_at(companion.input, companion.source);
+    operands.push_back({&companion.source, companion.target, true});
+  }
 
   gather_batch(operands, problem);
   while (batch_folds_into_rows(operands, problem)) {

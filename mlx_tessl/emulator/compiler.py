@@ -126,6 +126,8 @@ _FLAGS = (
 
 _CHECKED_FLAGS = (
     "-fsanitize=thread",
+    # A scalar that nothing initialises is NaN, or a number that stands out.
+    "-ftrivial-auto-var-init=pattern",
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-g1",
@@ -146,6 +148,9 @@ _IR_FLAGS = ("-O2", "-fPIC", "-Xclang", "-disable-llvm-passes", "-w")
 def _machine_flags() -> tuple[str, ...]:
     machine = platform.machine()
     if machine in {"x86_64", "AMD64"}:
+        cpu = Path("/proc/cpuinfo")
+        if cpu.exists() and not {"avx2", "fma", "f16c"} <= set(cpu.read_text().split()):
+            raise CompileError("emulated kernels need a CPU with AVX2, FMA and F16C")
         return ("--target=x86_64-linux-gnu", "-march=x86-64-v3")
     if machine in {"aarch64", "arm64"}:
         return ("--target=aarch64-linux-gnu", "-march=armv8.2-a+fp16")

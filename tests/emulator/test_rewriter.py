@@ -57,7 +57,7 @@ def test_text(metal: str, cpp: str) -> None:
 
 
 def test_lines_stay_where_they_were() -> None:
-    text = "[[kernel]] void f(\n  device float* a\n    [[buffer(0)]],\n  threadgroup float* b\n) {\n  threadgroup int c;\n}\n"
+    text = "[[kernel]] void f(\n  device float* a\n    [[buffer(0)]]\n) {\n  threadgroup int c;\n}\n"
     assert rewrite(text).body.count("\n") == text.count("\n")
 
 

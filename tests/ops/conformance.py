@@ -7,27 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import mlx_tessl as mt
 
+from .quantization import AFFINE, FORMATS, MICROSCALED, Format, dequantize, random_scale_codes, random_words
+
 Arrays = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
+Expected = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Case:
-    """Named arrays by shape, and the keywords that go with them."""
+    """Named arrays by shape, and the keywords and arrays of integers that go with them.
+
+    Arrays are standard normal, times their factor if they have one.
+    """
 
     name: str
     shapes: Shapes
     keywords: dict[str, Any] = field(default_factory=dict)
+    integers: Arrays = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
 
     def arrays(self, seed: int = 0) -> Arrays:
         rng = np.random.default_rng(seed)
-        return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in self.shapes.items()}
+        arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in self.shapes.items()}
+        return {name: x * np.float32(self.factors.get(name, 1.0)) for name, x in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -39,23 +49,30 @@ class Refusal:
     message: str
     keywords: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
+    integers: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class OpSpec:
     """One op under test.
 
-    ``oracle`` takes float64 arrays and gives the result and the sum of the magnitudes that rounding acts on. The error
-    allowed is ``roundings(case) * 2^-24`` of that sum, and one rounding of the result to its dtype.
+    ``oracle`` takes float64 arrays and gives the result and the sum of the magnitudes that rounding acts on; a list of
+    such pairs for an op with several results. The error allowed is ``roundings(case) * 2^-24`` of that sum, and one
+    rounding of the result to its dtype. Where ``gives_indices`` the result is exact, of dtype uint32, and constant to
+    derivatives. ``variants`` are keywords that make different ops of the first case. Inputs that are ``growing`` may
+    have more members along their first axis, together.
     """
 
     name: str
     op: Callable[..., Any]
     twin: Callable[..., Any]
-    oracle: Callable[..., tuple[np.ndarray, np.ndarray]]
+    oracle: Callable[..., Expected | list[Expected]]
     roundings: Callable[[Case], float]
     cases: tuple[Case, ...]
     refusals: tuple[Refusal, ...]
+    growing: tuple[str, ...]
+    variants: tuple[dict[str, Any], ...] = ({},)
+    gives_indices: bool = False
 
 
 def activate(z: np.ndarray, activation: str | None) -> np.ndarray:
@@ -115,6 +132,8 @@ def _roundings_of_product(case: Case) -> float:
     return 1.13 * (shape[-1] + 4) + 8
 
 
+ACTIVATIONS = ({}, *({"activation": name} for name in ("relu", "silu", "gelu", "gelu_tanh")))
+
 MATMUL = OpSpec(
     name="matmul",
     op=mt.matmul,
@@ -163,6 +182,8 @@ MATMUL = OpSpec(
         Refusal("int", {"a": (3, 4), "b": (4, 5)}, "promote to int32", dtypes={"a": "int32", "b": "int32"}),
         Refusal("complex", {"a": (3, 4), "b": (4, 5)}, "promote to complex64", dtypes={"a": "complex64"}),
     ),
+    growing=("a",),
+    variants=ACTIVATIONS,
 )
 
 LINEAR = OpSpec(
@@ -190,6 +211,427 @@ LINEAR = OpSpec(
         Refusal("residual", {"x": (3, 4), "weight": (5, 4), "residual": (2, 3, 5)}, "residual has shape"),
         Refusal("activation", {"x": (3, 4), "weight": (5, 4)}, "activation is 'swish'", {"activation": "swish"}),
     ),
+    growing=("x", "residual"),
+    variants=ACTIVATIONS,
 )
 
-SPECS: tuple[OpSpec, ...] = (MATMUL, LINEAR)
+
+def _format_of(mode: str, bits: int | None, group_size: int | None) -> Format:
+    default_bits, default_group = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}[mode]
+    return Format(mode, bits or default_bits, group_size or default_group)
+
+
+def quantized_matmul_oracle(
+    x: np.ndarray,
+    w: np.ndarray,
+    scales: np.ndarray,
+    biases: np.ndarray | float = 0.0,
+    bias: np.ndarray | float = 0.0,
+    *,
+    transpose: bool = True,
+    group_size: int | None = None,
+    bits: int | None = None,
+    mode: str = "affine",
+    activation: str | None = None,
+    **_: Any,
+) -> Expected:
+    weights, magnitudes = dequantize(_format_of(mode, bits, group_size), w, scales, biases)
+    if transpose:
+        weights, magnitudes = weights.swapaxes(-1, -2), magnitudes.swapaxes(-1, -2)
+    z = x @ weights + bias
+    return activate(z, activation), np.abs(x) @ magnitudes + np.abs(bias)
+
+
+def quantized_embedding_oracle(
+    ids: np.ndarray,
+    w: np.ndarray,
+    scales: np.ndarray,
+    biases: np.ndarray | float = 0.0,
+    *,
+    group_size: int | None = None,
+    bits: int | None = None,
+    mode: str = "affine",
+) -> Expected:
+    weights, magnitudes = dequantize(_format_of(mode, bits, group_size), w, scales, biases)
+    rows = np.where(ids < 0, ids + len(w), ids)
+    valid = ((rows >= 0) & (rows < len(w)))[..., None]
+    safe = np.where(valid[..., 0], rows, 0)
+    return np.where(valid, weights[safe], 0.0), np.where(valid, magnitudes[safe], 0.0)
+
+
+def _quantized_case(
+    name: str, format: Format, x: tuple[int, ...], rows: tuple[int, ...], columns: int, **keywords: Any
+) -> Case:
+    groups = columns // format.group_size
+    shapes: Shapes = {"x": x}
+    integers = {"w": random_words(format, rows, columns)}
+    if format.affine:
+        shapes |= {"scales": (*rows, groups), "biases": (*rows, groups)}
+    else:
+        integers["scales"] = random_scale_codes(format, rows, groups)
+    if "bias" in keywords:
+        shapes["bias"] = keywords.pop("bias")
+    # Weights of the order of 1, so that sines of the result, in tests of second gradients, still mean something.
+    return Case(name, shapes, {**format.keywords, **keywords}, integers, {"scales": 0.5**format.bits})
+
+
+_AFFINE4 = Format("affine", 4, 64)
+_EIGHT_WORDS = {"w": np.zeros((5, 8), np.uint32)}  # 5 rows of 64 values of 4 bits
+_PACKED = {"scales": (5, 1), "biases": (5, 1)}
+
+QUANTIZED_MATMUL = OpSpec(
+    name="quantized_matmul",
+    op=mt.quantized_matmul,
+    twin=mt.reference.quantized_matmul,
+    oracle=quantized_matmul_oracle,
+    # gamma_K of the sum, two roundings of a weight, and a few for the epilogue as in a plain product.
+    roundings=lambda case: 1.13 * (case.shapes["x"][-1] + 7) + 8,
+    cases=(
+        _quantized_case("plain", _AFFINE4, (37, 192), (71,), 192),
+        *(_quantized_case(str(f), f, (3, 2 * f.group_size), (11,), 2 * f.group_size) for f in FORMATS),
+        *(
+            _quantized_case(f"{f}_plain", f, (20, 11), (11,), 3 * f.group_size, transpose=False)
+            for f in (Format("affine", 3, 32), Format("affine", 8, 64), *MICROSCALED)
+        ),
+        _quantized_case("vector", _AFFINE4, (64,), (9,), 64, bias=(9,)),
+        _quantized_case("one_row_plain", _AFFINE4, (1, 50), (50,), 128, transpose=False),
+        _quantized_case("one_column", _AFFINE4, (9, 64), (1,), 64),
+        _quantized_case("sequence", _AFFINE4, (2, 5, 64), (9,), 64, bias=(9,), activation="gelu"),
+        _quantized_case("batched", _AFFINE4, (2, 20, 64), (2, 9), 64, activation="silu"),
+        _quantized_case("broadcast_left", _AFFINE4, (4, 64), (3, 9), 64, bias=(9,)),
+        _quantized_case("broadcast_both", _AFFINE4, (3, 1, 4, 64), (2, 9), 64),
+        _quantized_case("batched_plain", _AFFINE4, (2, 1, 9), (2, 9), 64, transpose=False),
+        _quantized_case("relu", _AFFINE4, (33, 128), (29,), 128, activation="relu"),
+        _quantized_case("gelu_tanh", _AFFINE4, (33, 128), (29,), 128, activation="gelu_tanh", bias=(29,)),
+        _quantized_case("empty_m", _AFFINE4, (0, 64), (9,), 64),
+        _quantized_case("empty_batch", _AFFINE4, (0, 3, 64), (9,), 64),
+    ),
+    refusals=(
+        Refusal(
+            "default_bits",
+            {"x": (3, 64), **_PACKED},
+            "bits = 4 and group_size = 64; these shapes say that bits * group_size is 512",
+            integers={"w": np.zeros((5, 16), np.uint32)},
+        ),
+        Refusal("inner", {"x": (3, 65), **_PACKED}, "last dimension must be 64", integers=_EIGHT_WORDS),
+        Refusal(
+            "inner_plain",
+            {"x": (3, 64), **_PACKED},
+            "must be 5, the rows of w",
+            {"transpose": False},
+            integers=_EIGHT_WORDS,
+        ),
+        Refusal("scalar", {"x": (), **_PACKED}, "x has shape", integers=_EIGHT_WORDS),
+        Refusal("bits", {"x": (3, 64), **_PACKED}, "bits is 7", {"bits": 7}, integers=_EIGHT_WORDS),
+        Refusal("group", {"x": (3, 64), **_PACKED}, "group_size is 16", {"group_size": 16}, integers=_EIGHT_WORDS),
+        Refusal("mode", {"x": (3, 64), **_PACKED}, "mode is 'int4'", {"mode": "int4"}, integers=_EIGHT_WORDS),
+        Refusal(
+            "mxfp4_bits", {"x": (3, 64), **_PACKED}, "bits is 8", {"mode": "mxfp4", "bits": 8}, integers=_EIGHT_WORDS
+        ),
+        Refusal(
+            "nvfp4_group",
+            {"x": (3, 64), **_PACKED},
+            "group_size is 32",
+            {"mode": "nvfp4", "group_size": 32},
+            integers=_EIGHT_WORDS,
+        ),
+        Refusal("w_dtype", {"x": (3, 64), "w": (5, 8), **_PACKED}, "w is float32"),
+        Refusal(
+            "w_vector",
+            {"x": (3, 64), "scales": (1,), "biases": (1,)},
+            "w has shape",
+            integers={"w": _EIGHT_WORDS["w"][0]},
+        ),
+        Refusal("no_biases", {"x": (3, 64), "scales": (5, 1)}, "biases is None", integers=_EIGHT_WORDS),
+        Refusal(
+            "biases", {"x": (3, 64), "scales": (5, 1), "biases": (5, 2)}, "biases has shape", integers=_EIGHT_WORDS
+        ),
+        Refusal(
+            "scales", {"x": (3, 64), "scales": (4, 1), "biases": (4, 1)}, "scales has shape", integers=_EIGHT_WORDS
+        ),
+        Refusal(
+            "scales_batch",
+            {"x": (3, 64), **_PACKED},
+            "scales has shape",
+            integers={"w": np.zeros((2, 5, 8), np.uint32)},
+        ),
+        Refusal(
+            "float_scales", {"x": (3, 64), "scales": (5, 2)}, "takes uint8", {"mode": "mxfp4"}, integers=_EIGHT_WORDS
+        ),
+        Refusal(
+            "fp_biases",
+            {"x": (3, 64), "biases": (5, 2)},
+            "mode 'mxfp4' has none",
+            {"mode": "mxfp4"},
+            integers={**_EIGHT_WORDS, "scales": np.zeros((5, 2), np.uint8)},
+        ),
+        Refusal(
+            "int_scales",
+            {"x": (3, 64), **_PACKED},
+            "scales is int32",
+            dtypes={"scales": "int32"},
+            integers=_EIGHT_WORDS,
+        ),
+        Refusal("bias", {"x": (3, 64), **_PACKED, "bias": (64,)}, "bias has shape (64)", integers=_EIGHT_WORDS),
+        Refusal(
+            "activation", {"x": (3, 64), **_PACKED}, "activation is", {"activation": "tanh"}, integers=_EIGHT_WORDS
+        ),
+        Refusal("precision", {"x": (3, 64), **_PACKED}, "precision is", {"precision": "fast"}, integers=_EIGHT_WORDS),
+        Refusal(
+            "complex",
+            {"x": (3, 64), **_PACKED},
+            "promote to complex64",
+            dtypes={"x": "complex64"},
+            integers=_EIGHT_WORDS,
+        ),
+        Refusal(
+            "batch",
+            {"x": (3, 4, 64), "scales": (2, 5, 1), "biases": (2, 5, 1)},
+            "do not broadcast",
+            integers={"w": np.zeros((2, 5, 8), np.uint32)},
+        ),
+        Refusal("ndim", {"x": (1,) * 11 + (3, 64), **_PACKED}, "dimensions", integers=_EIGHT_WORDS),
+    ),
+    growing=("x",),
+    variants=ACTIVATIONS,
+)
+
+
+def _embedding_case(name: str, format: Format, ids: Any, rows: int, columns: int) -> Case:
+    table = {"scales": (rows, columns // format.group_size), "biases": (rows, columns // format.group_size)}
+    integers = {"ids": np.array(ids, np.int32), "w": random_words(format, (rows,), columns)}
+    return Case(name, table, format.keywords, integers)
+
+
+QUANTIZED_EMBEDDING = OpSpec(
+    name="quantized_embedding",
+    op=mt.quantized_embedding,
+    twin=mt.reference.quantized_embedding,
+    oracle=quantized_embedding_oracle,
+    roundings=lambda _: 2,
+    cases=(
+        *(_embedding_case(str(f), f, [[3, 0], [-1, 3]], 5, 2 * f.group_size) for f in AFFINE),
+        _embedding_case("scalar", _AFFINE4, 2, 5, 64),
+        _embedding_case("no_such_row", _AFFINE4, [0, 5, -6, 4, -5, 2**31 - 1, -(2**31)], 5, 64),
+        _embedding_case("empty", _AFFINE4, np.zeros((0, 3)), 5, 64),
+    ),
+    refusals=(
+        Refusal("float_ids", {"ids": (3,), **_PACKED}, "ids is float32", integers=_EIGHT_WORDS),
+        Refusal(
+            "batched",
+            {"scales": (2, 5, 1), "biases": (2, 5, 1)},
+            "w has shape (2,5,8)",
+            integers={"ids": np.zeros(3, np.int32), "w": np.zeros((2, 5, 8), np.uint32)},
+        ),
+        Refusal("bits", _PACKED, "bits is 7", {"bits": 7}, integers={"ids": np.zeros(3, np.int32), **_EIGHT_WORDS}),
+        Refusal(
+            "no_biases", {"scales": (5, 1)}, "biases is None", integers={"ids": np.zeros(3, np.int32), **_EIGHT_WORDS}
+        ),
+    ),
+    growing=("scales",),
+)
+
+
+def _root_mean_square(s: np.ndarray, eps: float) -> np.ndarray:
+    return np.sqrt(np.mean(s * s, axis=-1, keepdims=True) + eps)
+
+
+def rms_norm_oracle(
+    x: np.ndarray,
+    weight: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+) -> list[Expected]:
+    s = x if residual is None else x + residual
+    y = s / _root_mean_square(s, eps) * (1.0 if weight is None else weight + weight_offset)
+    results = [(y, np.abs(y))]
+    return results if residual is None else [*results, (s, np.abs(x) + np.abs(residual))]
+
+
+def layer_norm_oracle(
+    x: np.ndarray,
+    weight: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+    *,
+    eps: float,
+) -> list[Expected]:
+    weight, bias = (1.0 if weight is None else weight), (0.0 if bias is None else bias)
+    s = x if residual is None else x + residual
+    centered = s - np.mean(s, axis=-1, keepdims=True)
+    scale = weight / _root_mean_square(centered, eps)
+    magnitude = np.abs(scale) * (np.abs(s) + np.mean(np.abs(s), axis=-1, keepdims=True)) + np.abs(bias)
+    results = [(centered * scale + bias, magnitude)]
+    return results if residual is None else [*results, (s, np.abs(x) + np.abs(residual))]
+
+
+def gated_rms_norm_oracle(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, *, eps: float) -> Expected:
+    y = x / _root_mean_square(x, eps) * weight * activate(gate, "silu")
+    return y, np.abs(y)
+
+
+def _roundings_of_norm(case: Case) -> float:
+    # A sum in four lanes and two accumulators at the worst; 0.2 of it was used at N = 1, 0.05 at N = 1000.
+    return 16 + case.shapes["x"][-1] / 8
+
+
+RMS_NORM = OpSpec(
+    name="rms_norm",
+    op=partial(mt.rms_norm, eps=1e-5),
+    twin=partial(mt.reference.rms_norm, eps=1e-5),
+    oracle=partial(rms_norm_oracle, eps=1e-5),
+    roundings=_roundings_of_norm,
+    cases=(
+        Case("plain", {"x": (5, 64), "weight": (64,)}),
+        Case("ragged", {"x": (2, 3, 37), "weight": (37,)}),
+        Case("offset", {"x": (7, 130), "weight": (130,)}, {"weight_offset": 1.0}),
+        Case("no_weight", {"x": (7, 20)}, {"weight": None}),
+        Case("residual", {"x": (2, 3, 100), "weight": (100,), "residual": (2, 3, 100)}),
+        Case("one_residual", {"x": (4, 3, 12), "weight": (12,), "residual": (3, 1)}),
+        Case("vector", {"x": (1000,), "weight": (1000,)}),
+        Case("one_column", {"x": (9, 1), "weight": (1,)}),
+        Case("empty", {"x": (0, 8), "weight": (8,)}),
+    ),
+    refusals=(
+        Refusal("scalar", {"x": (), "weight": (4,)}, "x has shape ()"),
+        Refusal("no_columns", {"x": (3, 0), "weight": (0,)}, "its rows must not be empty"),
+        Refusal("weight", {"x": (3, 4), "weight": (3,)}, "weight has shape (3)"),
+        Refusal("residual", {"x": (3, 4), "weight": (4,), "residual": (2, 3, 4)}, "residual has shape (2,3,4)"),
+        Refusal("eps", {"x": (3, 4), "weight": (4,)}, "eps is -1", {"eps": -1.0}),
+        Refusal("eps_nan", {"x": (3, 4), "weight": (4,)}, "eps is nan", {"eps": float("nan")}),
+        Refusal("offset", {"x": (3, 4), "weight": (4,)}, "weight_offset is inf", {"weight_offset": float("inf")}),
+        Refusal("int", {"x": (3, 4), "weight": (4,)}, "int32", dtypes={"x": "int32", "weight": "int32"}),
+        Refusal("ndim", {"x": (1,) * 10, "weight": (1,)}, "1 to 9 dimensions"),
+    ),
+    growing=("x", "residual"),
+    variants=({}, {"weight_offset": 1.0}, {"eps": 1e-2}),
+)
+
+LAYER_NORM = OpSpec(
+    name="layer_norm",
+    op=partial(mt.layer_norm, eps=1e-5),
+    twin=partial(mt.reference.layer_norm, eps=1e-5),
+    oracle=partial(layer_norm_oracle, eps=1e-5),
+    roundings=_roundings_of_norm,
+    cases=(
+        Case("plain", {"x": (5, 64), "weight": (64,), "bias": (64,)}),
+        Case("ragged", {"x": (2, 3, 37), "weight": (37,), "bias": (37,)}),
+        Case("no_weight", {"x": (7, 20), "bias": (20,)}, {"weight": None}),
+        Case("no_bias", {"x": (7, 20), "weight": (20,)}, {"bias": None}),
+        Case("bare", {"x": (7, 20)}, {"weight": None, "bias": None}),
+        Case("residual", {"x": (2, 3, 100), "weight": (100,), "bias": (100,), "residual": (2, 3, 100)}),
+        Case("one_residual", {"x": (4, 3, 12), "weight": (12,), "bias": (12,), "residual": (12,)}),
+        Case("vector", {"x": (1000,), "weight": (1000,), "bias": (1000,)}),
+        Case("empty", {"x": (0, 8), "weight": (8,), "bias": (8,)}),
+    ),
+    refusals=(
+        Refusal("no_columns", {"x": (3, 0), "weight": (0,), "bias": (0,)}, "its rows must not be empty"),
+        Refusal("weight", {"x": (3, 4), "weight": (1, 4), "bias": (4,)}, "weight has shape (1,4)"),
+        Refusal("bias", {"x": (3, 4), "weight": (4,), "bias": (3,)}, "bias has shape (3)"),
+        Refusal("residual", {"x": (3, 4), "weight": (4,), "bias": (4,), "residual": (2, 4)}, "residual has shape"),
+    ),
+    growing=("x", "residual"),
+    variants=({}, {"eps": 1e-2}),
+)
+
+GATED_RMS_NORM = OpSpec(
+    name="gated_rms_norm",
+    op=partial(mt.gated_rms_norm, eps=1e-6),
+    twin=partial(mt.reference.gated_rms_norm, eps=1e-6),
+    oracle=partial(gated_rms_norm_oracle, eps=1e-6),
+    roundings=_roundings_of_norm,
+    cases=(
+        Case("heads", {"x": (2, 3, 4, 128), "gate": (2, 3, 4, 128), "weight": (128,)}),
+        Case("ragged", {"x": (5, 37), "gate": (5, 37), "weight": (37,)}),
+        Case("one_gate", {"x": (5, 36), "gate": (36,), "weight": (36,)}),
+        Case("empty", {"x": (0, 8), "gate": (0, 8), "weight": (8,)}),
+    ),
+    refusals=(
+        Refusal("gate", {"x": (3, 4), "gate": (3, 5), "weight": (4,)}, "gate has shape (3,5)"),
+        Refusal("weight", {"x": (3, 4), "gate": (3, 4), "weight": (3,)}, "weight has shape (3)"),
+    ),
+    growing=("x", "gate"),
+    variants=({}, {"eps": 1e-2}),
+)
+
+
+def gate_oracle(activation: str, gate: np.ndarray, x: np.ndarray) -> Expected:
+    y = (1 / (1 + np.exp(-gate)) if activation == "sigmoid" else activate(gate, activation)) * x
+    # A gate that is a difference of near equals (gelu, left of zero) is bound by its argument.
+    return y, np.abs(y) + np.abs(gate * x)
+
+
+def geglu_oracle(gate: np.ndarray, up: np.ndarray, *, approximate: str = "tanh") -> Expected:
+    return gate_oracle("gelu_tanh" if approximate == "tanh" else "gelu", gate, up)
+
+
+def _gate_cases(gate: str, x: str) -> tuple[Case, ...]:
+    return (
+        Case("plain", {gate: (5, 64), x: (5, 64)}),
+        Case("ragged", {gate: (2, 3, 37), x: (2, 3, 37)}),
+        Case("vector", {gate: (5000,), x: (5000,)}),
+        Case("one_gate_a_row", {gate: (2, 3, 1), x: (2, 3, 8)}),
+        Case("outer", {gate: (4, 1, 6), x: (3, 1)}),
+        Case("empty", {gate: (0, 8), x: (0, 8)}),
+    )
+
+
+def _gate_refusals(gate: str, x: str) -> tuple[Refusal, ...]:
+    return (
+        Refusal("shapes", {gate: (3, 4), x: (2, 4)}, "do not broadcast"),
+        Refusal("no_columns", {gate: (3, 0), x: (3, 0)}, "its rows must not be empty"),
+        Refusal("int", {gate: (3, 4), x: (3, 4)}, "int32", dtypes={gate: "int32", x: "int32"}),
+    )
+
+
+SIGMOID_GATE = OpSpec(
+    name="sigmoid_gate",
+    op=mt.sigmoid_gate,
+    twin=mt.reference.sigmoid_gate,
+    oracle=lambda x, gate: gate_oracle("sigmoid", gate, x),
+    roundings=lambda _: 8,
+    cases=_gate_cases("gate", "x"),
+    refusals=_gate_refusals("gate", "x"),
+    growing=("x", "gate"),
+)
+
+SWIGLU = OpSpec(
+    name="swiglu",
+    op=mt.swiglu,
+    twin=mt.reference.swiglu,
+    oracle=lambda gate, up: gate_oracle("silu", gate, up),
+    roundings=lambda _: 8,
+    cases=_gate_cases("gate", "up"),
+    refusals=_gate_refusals("gate", "up"),
+    growing=("gate", "up"),
+)
+
+GEGLU = OpSpec(
+    name="geglu",
+    op=mt.geglu,
+    twin=mt.reference.geglu,
+    oracle=geglu_oracle,
+    roundings=lambda _: 8,
+    cases=(*_gate_cases("gate", "up"), Case("exact", {"gate": (5, 64), "up": (5, 64)}, {"approximate": "none"})),
+    refusals=(
+        *_gate_refusals("gate", "up"),
+        Refusal("approximate", {"gate": (3, 4), "up": (3, 4)}, "approximate is 'erf'", {"approximate": "erf"}),
+    ),
+    growing=("gate", "up"),
+    variants=({}, {"approximate": "none"}),
+)
+
+SPECS: tuple[OpSpec, ...] = (
+    MATMUL,
+    LINEAR,
+    QUANTIZED_EMBEDDING,
+    QUANTIZED_MATMUL,
+    RMS_NORM,
+    LAYER_NORM,
+    GATED_RMS_NORM,
+    SIGMOID_GATE,
+    SWIGLU,
+    GEGLU,
+)

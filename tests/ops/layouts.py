@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import numpy as np
 
 Layout = Callable[[np.ndarray, mx.Dtype], mx.array]
+
+
+def poison(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """What must not be read: NaN, or the largest integer."""
+    return np.full(shape, np.nan if dtype.kind == "f" else np.iinfo(dtype).max, dtype)
 
 
 def contiguous(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
@@ -21,11 +26,11 @@ def transposed(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
 
 
 def strided(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """Every second element of each axis; the elements between are NaN."""
+    """Every second element of each axis; the elements between are poison."""
     if x.ndim == 0:
         return contiguous(x, dtype)
     every_second = tuple(slice(None, None, 2) for _ in x.shape)
-    gaps = np.full([2 * n for n in x.shape], np.nan, np.float32)
+    gaps = poison([2 * n for n in x.shape], x.dtype)
     gaps[every_second] = x
     whole = contiguous(gaps, dtype)
     mx.eval(whole)
@@ -33,10 +38,10 @@ def strided(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
 
 
 def offset(x: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """One element into a wider, NaN-filled array, so that neither base nor rows are aligned."""
+    """One element into a wider, poisoned array, so that neither base nor rows are aligned."""
     if x.ndim == 0:
         return contiguous(x, dtype)
-    wide = np.full((*x.shape[:-1], x.shape[-1] + 3), np.nan, np.float32)
+    wide = poison((*x.shape[:-1], x.shape[-1] + 3), x.dtype)
     wide[..., 1:-2] = x
     whole = contiguous(wide, dtype)
     mx.eval(whole)

@@ -53,7 +53,10 @@ ALLOWED_LIBRARIES = {
 }
 
 # What the build defines for single sources; an omission fails the link by name.
-DEFINITIONS = {"vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"]}
+DEFINITIONS = {
+    "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+    "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+}
 
 HIDDEN_CALL = """
 #include <mlx/backend/metal/device.h>

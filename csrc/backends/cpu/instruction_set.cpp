@@ -3,20 +3,24 @@
 #include <string>
 #include <string_view>
 
+#include "backends/cpu/quantized_kernels.h"
 #include "backends/cpu/vector_kernels.h"
 
 namespace tessl::cpu {
 
 namespace baseline {
 extern const VectorKernels kernels;
-}
+extern const QuantizedKernels quantized;
+} // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
 extern const VectorKernels kernels;
-}
+extern const QuantizedKernels quantized;
+} // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
-}
+extern const QuantizedKernels quantized;
+} // namespace avx512
 #endif
 
 namespace {
@@ -37,19 +41,28 @@ bool supported(std::string_view instruction_set) {
   return instruction_set == "baseline";
 }
 
-const VectorKernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
+// What is compiled once for each instruction set.
+struct Kernels {
+  const VectorKernels& vector;
+  const QuantizedKernels& quantized;
+};
+
+const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
+  static const Kernels of_avx512{avx512::kernels, avx512::quantized};
+  static const Kernels of_avx2{avx2::kernels, avx2::quantized};
   if (instruction_set == "avx512") {
-    return avx512::kernels;
+    return of_avx512;
   }
   if (instruction_set == "avx2") {
-    return avx2::kernels;
+    return of_avx2;
   }
 #endif
-  return baseline::kernels;
+  static const Kernels of_baseline{baseline::kernels, baseline::quantized};
+  return of_baseline;
 }
 
-const VectorKernels& choose() {
+const Kernels& choose() {
   const char* wanted = std::getenv("MLX_TESSL_CPU_ISA");
   if (wanted != nullptr && *wanted != '\0') {
     if (!supported(wanted)) {
@@ -65,14 +78,22 @@ const VectorKernels& choose() {
       return kernels_of(best);
     }
   }
-  return baseline::kernels;
+  return kernels_of("baseline");
+}
+
+const Kernels& chosen_kernels() {
+  static const Kernels& chosen = choose();
+  return chosen;
 }
 
 } // namespace
 
 const VectorKernels& vector_kernels() {
-  static const VectorKernels& chosen = choose();
-  return chosen;
+  return chosen_kernels().vector;
+}
+
+const QuantizedKernels& quantized_kernels() {
+  return chosen_kernels().quantized;
 }
 
 } // namespace tessl::cpu

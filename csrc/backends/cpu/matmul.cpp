@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/elements.h"
+#include "backends/cpu/pieces.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
@@ -47,15 +49,6 @@ constexpr int64_t min_slice = 4096;
 constexpr int64_t max_slices = 16;
 constexpr int64_t max_sliced_outputs = 128 * 128;
 
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const {
-    return end - begin;
-  }
-};
-
 struct Task {
   const Matmul* product = nullptr;
   Range rows, columns, depth;
@@ -75,40 +68,9 @@ struct Work {
   double cost = 0;
 };
 
-int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
-
 // The length of aligned pieces when `extent` is cut into `count` of them.
 int64_t piece_length(int64_t extent, int64_t count) {
   return std::min(extent, ceil_div(ceil_div(extent, count), alignment) * alignment);
-}
-
-// Calls f(Range) for each piece of `whole`.
-template <typename Function>
-void for_each_piece(Range whole, int64_t length, Function f) {
-  for (int64_t begin = whole.begin; begin < whole.end; begin += length) {
-    f(Range{begin, std::min(begin + length, whole.end)});
-  }
-}
-
-Element element_of(const Matmul& p) {
-  if (p.dtype == mlx::core::float32) {
-    return Element::float32;
-  }
-  return p.dtype == mlx::core::float16 ? Element::float16 : Element::bfloat16;
-}
-
-int64_t size_of(Element element) {
-  return element == Element::float32 ? 4 : 2;
-}
-
-const void* advance(const void* data, Element element, int64_t count) {
-  return static_cast<const char*>(data) + count * size_of(element);
-}
-
-void* advance(void* data, Element element, int64_t count) {
-  return static_cast<char*>(data) + count * size_of(element);
 }
 
 thread_local Scratch a_scratch;
@@ -197,7 +159,7 @@ BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Ra
 class BlockSums {
  public:
   BlockSums(const Matmul& p, Range columns, Range depth)
-      : p_(p), thin_(is_thin(p)), element_(element_of(p)), columns_(columns), depth_(depth) {
+      : p_(p), thin_(is_thin(p)), element_(element_of(p.dtype)), columns_(columns), depth_(depth) {
   }
 
   int64_t panel_rows() const {
@@ -309,7 +271,7 @@ RowView row_view(const MatrixView& view, Element element, int64_t m, int64_t n) 
 }
 
 void finish(const Matmul& p, Range rows, Range columns, Sums sums) {
-  const Element element = element_of(p);
+  const Element element = element_of(p.dtype);
   if (element == Element::float32 && !has_epilogue(p)) {
     return;
   }
@@ -377,7 +339,8 @@ double cost(const Matmul& p, int64_t rows, int64_t columns) {
   const auto M = static_cast<double>(rows);
   const auto N = static_cast<double>(columns);
   const auto K = static_cast<double>(p.K);
-  return M * N * (2 * K + cost_of_epilogue) + (M + N) * K * static_cast<double>(size_of(element_of(p))) * cost_per_byte;
+  return M * N * (2 * K + cost_of_epilogue) +
+         (M + N) * K * static_cast<double>(size_of(element_of(p.dtype))) * cost_per_byte;
 }
 
 struct BlockShape {

@@ -353,7 +353,10 @@ float exponentials(float* row, float scale, int64_t count) {
 #define TESSL_STRING(name) #name
 #define TESSL_NAME(name) TESSL_STRING(name)
 
+extern const RowKernels row_kernels;
 extern const VectorKernels kernels;
-const VectorKernels kernels = {TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any, exponentials};
+const VectorKernels kernels = {
+    TESSL_NAME(TESSL_CPU_ISA), load_any, finish, dot_any, combine_any, exponentials, &row_kernels
+};
 
 } // namespace tessl::cpu::TESSL_CPU_ISA

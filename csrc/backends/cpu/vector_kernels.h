@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cpu/element.h"
+#include "backends/cpu/row_kernels.h"
 #include "kernels/args/matmul.h"
 
 namespace tessl::cpu {
@@ -65,6 +66,8 @@ struct VectorKernels {
 
   // row[i] = exp(scale row[i] - max over the row of the same), for float32; returns their sum. count >= 1.
   float (*exponentials)(float* row, float scale, int64_t count);
+
+  const RowKernels* rows;
 };
 
 // The kernels for this CPU. MLX_TESSL_CPU_ISA = baseline | avx2 | avx512 takes lesser ones, for tests: throws

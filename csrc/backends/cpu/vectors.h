@@ -31,6 +31,8 @@ constexpr int lanes = 4;
 typedef float Floats __attribute__((vector_size(lanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(lanes * 4)));
 typedef uint32_t Words __attribute__((vector_size(lanes * 4)));
+typedef double Doubles __attribute__((vector_size(lanes * 8)));
+typedef int64_t Longs __attribute__((vector_size(lanes * 8)));
 typedef uint16_t Halves __attribute__((vector_size(lanes * 2)));
 
 TESSL_INLINE Floats splat(float x) {

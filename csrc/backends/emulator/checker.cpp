@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "launch/decimal.h"
+
 namespace tessl::emulator {
 
 namespace {
@@ -23,11 +25,11 @@ T* zeroed(size_t count) {
 }
 
 std::string to_string(const emu::Index3& index) {
-  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+  return "(" + decimal(index.x) + ", " + decimal(index.y) + ", " + decimal(index.z) + ")";
 }
 
 std::string to_string(const ThreadPlace& place) {
-  return "thread " + std::to_string(place.thread()) + " of threadgroup " + to_string(place.threadgroup);
+  return "thread " + decimal(place.thread()) + " of threadgroup " + to_string(place.threadgroup);
 }
 
 const char* verb(emu::Access access) {
@@ -146,14 +148,14 @@ void Checker::note(
   if (is_write && !range.writable_) {
     report(
         "input " + range.name_,
-        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
+        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + decimal(begin) +
             ", which the launch binds as an input"
     );
   }
   if (is_read && range.first_unwritten(begin, end) != end) {
     report(
         "unwritten " + range.name_,
-        to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
+        to_string(place) + " reads " + range.name_ + " at byte " + decimal(range.first_unwritten(begin, end)) +
             ", which nothing has written"
     );
   }
@@ -203,13 +205,13 @@ void Checker::report_race(
   const bool elsewhere = other.threadgroup != threadgroup_;
   const std::string whom = elsewhere       ? "a thread of another threadgroup"
                            : other.several ? "several threads"
-                                           : "thread " + std::to_string(other.thread);
+                                           : "thread " + decimal(other.thread);
   const char* access = is_write ? " writes " : " reads ";
   const char* other_access = other_wrote ? " wrote" : " read";
   const char* apart = elsewhere ? " in the same launch" : " with no barrier between";
   report(
       "race" + range.name_ + access + other_access + apart,
-      "race: " + to_string(place) + access + range.name_ + " at byte " + std::to_string(offset) + ", which " + whom +
+      "race: " + to_string(place) + access + range.name_ + " at byte " + decimal(offset) + ", which " + whom +
           other_access + apart
   );
 }
@@ -217,7 +219,7 @@ void Checker::report_race(
 std::string Checker::describe_stray(
     uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
 ) const {
-  const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
+  const std::string what = to_string(place) + " " + verb(access) + " " + decimal(bytes) + " bytes ";
   const ShadowedRange* nearest = nullptr;
   int64_t least = neighbourhood;
   for (const ShadowedRange* range : ranges_) {
@@ -232,8 +234,8 @@ std::string Checker::describe_stray(
   if (nearest == nullptr) {
     return "out of bounds: " + what + "far from every buffer";
   }
-  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) +
-         " of " + nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
+  return "out of bounds: " + what + "at byte " + decimal(static_cast<int64_t>(address - nearest->base_)) + " of " +
+         nearest->name_ + ", which has " + decimal(nearest->nbytes_) + " bytes";
 }
 
 void Checker::report(std::string kind, std::string finding) {
@@ -249,7 +251,7 @@ void Checker::report(std::string kind, std::string finding) {
 std::vector<std::string> Checker::take_findings() {
   std::vector<std::string> texts;
   for (Finding& finding : std::exchange(findings_, {})) {
-    const std::string others = finding.others == 0 ? "" : " (and " + std::to_string(finding.others) + " more like it)";
+    const std::string others = finding.others == 0 ? "" : " (and " + decimal(finding.others) + " more like it)";
     texts.push_back(finding.text + others);
   }
   return texts;

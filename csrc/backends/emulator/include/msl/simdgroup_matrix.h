@@ -71,7 +71,9 @@ struct simdgroup_matrix {
   static_assert(Cols == 8 && Rows == 8, "simdgroup_matrix is 8x8");
   static_assert(is_floating_point_v<T>, "simdgroup_matrix of half, bfloat or float");
 
-  simdgroup_matrix() = default;
+  // Not initialised on a GPU; NaN here.
+  simdgroup_matrix() : elements(static_cast<T>(__builtin_nanf(""))) {
+  }
   // The matrix with `diagonal` on its diagonal.
   explicit simdgroup_matrix(T diagonal) {
     const auto [row, col] = emu::matrix_place(emu::machine->lane);

@@ -52,12 +52,12 @@ struct swizzle {
   EMU_SWIZZLE3(N, b, j, a, i, c, k)                  \
   EMU_SWIZZLE3(N, b, j, c, k, a, i) EMU_SWIZZLE3(N, c, k, a, i, b, j) EMU_SWIZZLE3(N, c, k, b, j, a, i)
 
-#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l)                            \
-  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l)                                         \
-  EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k)                                         \
-  EMU_SWIZZLE4(N, a, i, c, k, b, j, d, l)                                         \
-  EMU_SWIZZLE4(N, a, i, c, k, d, l, b, j) EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) \
-      EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
+#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l) \
+  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l)              \
+  EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k)              \
+  EMU_SWIZZLE4(N, a, i, c, k, b, j, d, l)              \
+  EMU_SWIZZLE4(N, a, i, c, k, d, l, b, j)              \
+  EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
 
 // Every pair; triples and quadruples of distinct components; quadruples of one.
 #define EMU_SWIZZLES_OF_4(a, b, c, d)                                                               \
@@ -65,11 +65,11 @@ struct swizzle {
   EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)                                                      \
   EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)                                                      \
   EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3)                                                      \
-  EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3)       \
-      EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) \
-          EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0)    \
-              EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1) EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2)       \
-                  EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
+  EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)                                                      \
+  EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3)     \
+      EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
+          EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0) EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)           \
+              EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
 
 template <typename T, int N>
 struct vec_storage {

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include <mlx/array.h>
+#include <mlx/ops.h>
+#include <mlx/utils.h>
+
+namespace mx = mlx::core;
+
+namespace tessl {
+
+// Raises ValueError in Python: the op's name in brackets, then the parts.
+template <typename... Parts>
+[[noreturn]] void refuse(std::string_view op, const Parts&... parts) {
+  std::ostringstream message;
+  message << "[" << op << "] ";
+  (message << ... << parts);
+  throw std::invalid_argument(message.str());
+}
+
+// The dtype of the result, to which the operands are promoted.
+inline mx::Dtype check_dtypes(std::string_view op, const std::vector<mx::array>& operands) {
+  const auto dtype = mx::result_type(operands);
+  if (dtype != mx::float32 && dtype != mx::float16 && dtype != mx::bfloat16) {
+    refuse(op, "operands promote to ", dtype, "; they must promote to float32, float16 or bfloat16");
+  }
+  return dtype;
+}
+
+inline void check_integers(std::string_view op, const char* argument, const mx::array& x) {
+  if (!mx::issubdtype(x.dtype(), mx::integer)) {
+    refuse(op, argument, " has dtype ", x.dtype(), "; it must be of integers");
+  }
+}
+
+} // namespace tessl

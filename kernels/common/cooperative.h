@@ -1,0 +1,64 @@
+#pragma once
+
+// clang-format off: the types first that MPP builds on
+#include <metal_stdlib>
+#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+// clang-format on
+
+#include "kernels/common/matmul_epilogue.h"
+
+// What products by matmul2d share: views of matrices, and the way of a cooperative tensor to device memory.
+
+// A view of at most `rows` x `columns` elements, rows `stride` apart. matmul2d takes no pointer to const.
+template <typename T>
+using MatmulView = metal::tensor<device T, metal::dextents<int, 2>, metal::tensor_inline>;
+
+template <typename T>
+inline MatmulView<T> matmul_view(device T* origin, int rows, int columns, int64_t stride) {
+  return MatmulView<T>(origin, metal::dextents<int, 2>(columns, rows), metal::array<int, 2>{1, int(stride)});
+}
+
+// Whether slots i to i + 3 are four neighbours in a row that start at a multiple of four.
+template <typename Tensor>
+inline bool is_run_of_four(thread Tensor& acc, ushort i) {
+  const auto first = acc.get_multidimensional_index(i);
+  bool run = i + 4 <= int(acc.get_capacity()) && first[0] % 4 == 0 && acc.is_valid_element(i);
+#pragma clang loop unroll(full)
+  for (int j = 1; j < 4; ++j) {
+    if (run) {
+      const auto next = acc.get_multidimensional_index(i + j);
+      run = acc.is_valid_element(i + j) && next[0] == first[0] + j && next[1] == first[1];
+    }
+  }
+  return run;
+}
+
+// Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.
+template <typename T, typename Tensor>
+inline void store_cooperative(
+    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, thread Tensor& acc, int m0, int n0
+) {
+  const int m_left = args.M - m0;
+  const int n_left = args.N - n0;
+#pragma clang loop unroll(full)
+  for (ushort i = 0; i < acc.get_capacity(); i += 4) {
+    if (is_run_of_four(acc, i)) {
+      const auto at = acc.get_multidimensional_index(i);
+      if (at[1] < m_left && at[0] < n_left) {
+        const float4 sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
+        matmul_store4(out, args, addends, sum, m0 + at[1], n0 + at[0], n_left - at[0]);
+      }
+      continue;
+    }
+#pragma clang loop unroll(full)
+    for (ushort j = i; j < i + 4; ++j) {
+      if (j < acc.get_capacity() && acc.is_valid_element(j)) {
+        const auto at = acc.get_multidimensional_index(j);
+        if (at[1] < m_left && at[0] < n_left) {
+          matmul_store1(out, args, addends, acc[j], m0 + at[1], n0 + at[0]);
+        }
+      }
+    }
+  }
+}

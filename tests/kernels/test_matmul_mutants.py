@@ -1,0 +1,284 @@
+"""Bugs planted in the matmul kernels and in their launches: the emulator or the float64 oracle must notice each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlx_tessl as mt
+from mlx_tessl._ext import plan as plans
+from mlx_tessl.emulator.compiler import msl_version_of
+from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source
+
+ROOT = mt.kernels_path().parent
+DEVICES = {"matmul": ("m1", "15.0"), "matmul_tensorops": ("m5-pro", "26.4")}
+
+
+@dataclass
+class Problem:
+    """relu(2 a b + bias) + residual over a batch of two, at ragged sizes, K in several blocks of either family."""
+
+    family: str
+    layout: str = "nn"
+    M: int = 70
+    N: int = 45
+    K: int = 300
+    batch: int = 2
+    relaxed: bool = False
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.a, self.b = (
+            rng.standard_normal((self.batch, *s)).astype(np.float32) for s in ((self.M, self.K), (self.K, self.N))
+        )
+        self.bias = rng.standard_normal(self.N).astype(np.float32)
+        self.residual = rng.standard_normal((self.batch, self.M, self.N)).astype(np.float32)
+
+    def stored(self, matrix: np.ndarray, transposed: bool) -> np.ndarray:
+        return np.ascontiguousarray(matrix.swapaxes(1, 2) if transposed else matrix)
+
+    def launch(self) -> plans.Launch:
+        def operand(shape: tuple[int, ...], transposed: bool) -> plans.Operand:
+            _, rows, cols = shape
+            strides = (rows * cols, 1, rows) if transposed else (rows * cols, cols, 1)
+            return plans.Operand(shape, strides)
+
+        gpu, macos = DEVICES[self.family]
+        problem = plans.Matmul(
+            "float32",
+            operand(self.a.shape, self.layout[0] == "t"),
+            operand(self.b.shape, self.layout[1] == "t"),
+            bias=plans.Operand((self.N,)),
+            residual=plans.Operand(self.residual.shape),
+            alpha=2.0,
+            activation="relu",
+            relaxed=self.relaxed,
+            gpu=gpu,
+            macos=macos,
+        )
+        (launch,) = problem.plan().launches
+        assert launch.family == self.family
+        return launch
+
+    def inputs(self) -> list[np.ndarray]:
+        a, b = self.stored(self.a, self.layout[0] == "t"), self.stored(self.b, self.layout[1] == "t")
+        return [a, b, self.bias, self.residual]
+
+    def expected(self) -> np.ndarray:
+        a, b = (x.astype(np.float64) for x in (self.a, self.b))
+        return np.maximum(2 * (a @ b) + self.bias, 0) + self.residual
+
+    def allowed(self) -> np.ndarray:
+        """K float32 roundings, or two truncations to tf32, of the sum of magnitudes. Seen: 0.01 and 0.37 of it."""
+        a, b = (np.abs(x.astype(np.float64)) for x in (self.a, self.b))
+        return 2 * (a @ b) * (2 * 2.0**-10 if self.relaxed else self.K * 2.0**-24) + 1e-6
+
+
+@dataclass
+class Dispatch:
+    """What the host hands to the encoder, open to mistakes."""
+
+    buffers: dict[int, Buffer]
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    constants: dict[int, Any]
+
+
+def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray) -> Dispatch:
+    inputs = problem.inputs()
+    buffers: dict[int, Buffer] = {}
+    for i, argument in enumerate(launch.arguments):
+        match argument.role:
+            case "input":
+                buffers[i] = inputs[argument.index]
+            case "output":
+                buffers[i] = Out(out)
+            case "bytes":
+                buffers[i] = launch.bytes_of(argument)
+    return Dispatch(buffers, launch.grid, launch.group, dict(launch.constants))
+
+
+def run(problem: Problem, source: Source, change: Callable[[Dispatch], None] = lambda dispatch: None) -> None:
+    """Launch under all checks and hold the result to float64."""
+    launch = problem.launch()
+    out = np.zeros((problem.batch, problem.M, problem.N), problem.inputs()[0].dtype)
+    dispatch = dispatch_of(problem, launch, out)
+    change(dispatch)
+    source.launch(
+        launch.kernel,
+        dispatch.buffers,
+        grid=dispatch.grid,
+        group=dispatch.group,
+        constants=dispatch.constants,
+        check=True,
+        seed=1,
+    )
+    assert np.all(np.abs(out - problem.expected()) <= problem.allowed())
+
+
+def source_of(family: str, root: Path = ROOT) -> Source:
+    return Source(root / "kernels" / f"{family}.metal", msl=msl_version_of(family), include=[root])
+
+
+@dataclass
+class Mutant:
+    family: str
+    name: str
+    original: str
+    planted: str
+    problem: dict[str, Any] = field(default_factory=dict)
+
+
+def portable(name: str, original: str, planted: str, **problem: Any) -> Mutant:
+    return Mutant("matmul", name, original, planted, problem)
+
+
+def tensorops(name: str, original: str, planted: str, **problem: Any) -> Mutant:
+    return Mutant("matmul_tensorops", name, original, planted, problem)
+
+
+STAGED = "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      multiply_blocks"
+USED = "      );\n      threadgroup_barrier(mem_flags::mem_threadgroup);\n      a_tile"
+STRIP = "    metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);\n    for (int q"
+
+MUTANTS = [
+    portable("no barrier after staging", STAGED, "      multiply_blocks"),
+    portable("no barrier before staging again", USED, "      );\n      a_tile"),
+    portable("a barrier for another memory", STAGED, STAGED.replace("mem_threadgroup", "mem_device")),
+    portable("a barrier that orders nothing", USED, USED.replace("mem_threadgroup", "mem_none")),
+    portable("no barrier before the strip is read", STRIP, "    for (int q"),
+    portable("the strip's barrier orders nothing", STRIP, STRIP.replace("mem_threadgroup", "mem_none")),
+    portable("K tail not zeroed", "row < left.x ? left.y - column : 0", "row < left.x ? 4 : 0"),
+    portable("rows off by one in staging", "row < left.x ?", "row <= left.x ?"),
+    portable("row and column of the tile swapped", "m0 = tile.row * TILE_M", "m0 = tile.column * TILE_M"),
+    portable("store off by one", "args.N - columns_left, columns_left", "args.N - columns_left + 1, columns_left"),
+    portable("rows off by one in the store", "rows_left > 0 &&", "rows_left >= 0 &&"),
+    portable("simdgroups share a part", "part_n = int(simdgroup % 2)", "part_n = int(simdgroup / 2)"),
+    portable("accumulator not zeroed", "make_filled_simdgroup_matrix<float, 8, 8>(0.0f)", "simdgroup_float8x8()"),
+    portable("the batch's pitch", "int64_t(group.z) * args.M * args.N", "int64_t(group.z) * args.N * args.N"),
+    portable(
+        "b read as it does not lie", "load_fragment<T, TRANSPOSED_B>", "load_fragment<T, !TRANSPOSED_B>", layout="nt"
+    ),
+    tensorops(
+        "M and N swapped in the descriptor",
+        "      TILE_M,\n      TILE_N,",
+        "      TILE_N,\n      TILE_M,",
+        M=200,  # a tile of 128 x 64
+        N=700,
+        K=40,
+        relaxed=True,
+    ),
+    tensorops("rows and columns of a view swapped", "(columns, rows)", "(rows, columns)"),
+    tensorops("K past its end", "const int k = min(k_left, matmul_block_k)", "const int k = matmul_block_k"),
+    tensorops("accumulator not zeroed", "    acc[i] = 0.0f;\n", ""),
+    tensorops("a mode that forgets earlier blocks", "mode::multiply_accumulate", "mode::multiply"),
+    tensorops("a layout assumed", "  return run;\n", "  return i + 4 <= int(acc.get_capacity());\n"),
+    tensorops("slots that hold nothing are stored", "&& acc.is_valid_element(j)", ""),
+    tensorops(
+        "columns off by one in the store",
+        "if (at[1] < m_left && at[0] < n_left) {\n          matmul_store1",
+        "if (at[1] < m_left && at[0] <= n_left) {\n          matmul_store1",
+    ),
+    tensorops("fewer simdgroups than there are", "execution_simdgroups<4>> op", "execution_simdgroups<2>> op"),
+    tensorops(
+        "transposes swapped",
+        "      TRANSPOSED_A,\n      TRANSPOSED_B,",
+        "      TRANSPOSED_B,\n      TRANSPOSED_A,",
+        layout="nt",
+    ),
+    tensorops("b's pitch taken for a's", "m_left : k, args.lda)", "m_left : k, args.ldb)"),
+    tensorops("a block of b skipped", "int64_t(matmul_block_k) : matmul_block_k * args.ldb", "0 : 0"),
+]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("family", DEVICES)
+def test_the_kernels_themselves(family: str, layout: str) -> None:
+    run(Problem(family, layout), source_of(family))
+
+
+def plant(mutant: Mutant, kernels: Path) -> None:
+    """Change the one place in the family's file, or in what it shares with others, that the mutant is about."""
+    files = [kernels / f"{mutant.family}.metal", *sorted((kernels / "common").glob("*.h"))]
+    counts = {file: file.read_text().count(mutant.original) for file in files}
+    assert sum(counts.values()) == 1, "the mutant no longer fits the kernel"
+    file = max(files, key=lambda file: counts[file])
+    file.write_text(file.read_text().replace(mutant.original, mutant.planted))
+
+
+def test_the_tile_that_is_not_square() -> None:
+    problem = Problem("matmul_tensorops", M=200, N=700, K=40, relaxed=True)
+    assert problem.launch().kernel.endswith("_128x64")
+    run(problem, source_of("matmul_tensorops"))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
+def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
+    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
+    plant(mutant, tmp_path / "kernels")
+    with pytest.raises((EmulatorError, AssertionError)):
+        run(Problem(mutant.family, **mutant.problem), source_of(mutant.family, tmp_path))
+
+
+def exchange_operands(dispatch: Dispatch) -> None:
+    dispatch.buffers[0], dispatch.buffers[1] = dispatch.buffers[1], dispatch.buffers[0]
+
+
+def shift_buffers(dispatch: Dispatch) -> None:
+    dispatch.buffers = {i + 1: buffer for i, buffer in dispatch.buffers.items()}
+
+
+def leave_out_a_constant(dispatch: Dispatch) -> None:
+    del dispatch.constants[5]
+
+
+def keep_an_old_constant(dispatch: Dispatch) -> None:
+    dispatch.constants[2] = False
+
+
+def shorten_the_grid(dispatch: Dispatch) -> None:
+    dispatch.grid = (dispatch.grid[0] - 1, *dispatch.grid[1:])
+
+
+def leave_out_the_batch(dispatch: Dispatch) -> None:
+    dispatch.grid = (*dispatch.grid[:2], 1)
+
+
+def halve_the_threads(dispatch: Dispatch) -> None:
+    dispatch.group = (64, 1, 1)
+
+
+def double_the_threads(dispatch: Dispatch) -> None:
+    dispatch.group = (256, 1, 1)
+
+
+def truncate_the_arguments(dispatch: Dispatch) -> None:
+    arguments = dispatch.buffers[3]
+    assert isinstance(arguments, bytes)
+    dispatch.buffers[3] = arguments[:-8]
+
+
+HOST_MUTANTS = [
+    exchange_operands,
+    shift_buffers,
+    leave_out_a_constant,
+    keep_an_old_constant,
+    shorten_the_grid,
+    leave_out_the_batch,
+    halve_the_threads,
+    double_the_threads,
+    truncate_the_arguments,
+]
+
+
+@pytest.mark.parametrize("mutant", HOST_MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("family", DEVICES)
+def test_mistakes_of_the_host_are_noticed(family: str, mutant: Callable[[Dispatch], None]) -> None:
+    with pytest.raises((EmulatorError, AssertionError)):
+        run(Problem(family), source_of(family), mutant)
