@@ -60,16 +60,19 @@ struct swizzle {
   EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
 
 // Every pair; triples and quadruples of distinct components; quadruples of one.
-#define EMU_SWIZZLES_OF_4(a, b, c, d)                                                               \
-  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)                                                         \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)                                                      \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)                                                      \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3)                                                      \
-  EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)                                                      \
-  EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3)     \
-      EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
-          EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0) EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)           \
-              EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
+#define EMU_SWIZZLES_OF_4(a, b, c, d)            \
+  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)      \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)   \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)   \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3)   \
+  EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)   \
+  EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) \
+  EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3) \
+  EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) \
+  EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
+  EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0)        \
+  EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)        \
+  EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
 
 template <typename T, int N>
 struct vec_storage {
