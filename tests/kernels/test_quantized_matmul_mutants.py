@@ -168,6 +168,13 @@ def test_the_kernels_themselves(family: str, options: dict[str, Any]) -> None:
     run(Problem(family, **options), source_of(family))
 
 
+@pytest.mark.parametrize("transpose", [True, False])
+def test_direct_kernels_without_runs_of_four(transpose: bool, tmp_path: Path) -> None:
+    """The layout of 16 x 32 x 16 has runs of four everywhere: were it otherwise, slots would be filled one by one."""
+    plant(tensorops("no runs", "  return run;\n", "  return false;\n"), tmp_path)
+    run(Problem(TENSOROPS, transpose=transpose), source_of(TENSOROPS, tmp_path))
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
     plant(mutant, tmp_path)
