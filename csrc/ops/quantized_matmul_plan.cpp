@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
 #include "ops/operand_copy.h"
 
@@ -244,7 +245,7 @@ class KernelTable {
 template <size_t Count>
 std::array<std::string, Count> texts(const std::array<int, Count>& numbers) {
   std::array<std::string, Count> result;
-  std::transform(numbers.begin(), numbers.end(), result.begin(), [](int number) { return std::to_string(number); });
+  std::transform(numbers.begin(), numbers.end(), result.begin(), [](int number) { return decimal(number); });
   return result;
 }
 
@@ -252,7 +253,7 @@ template <size_t Count>
 std::array<std::string, Count> texts(const std::array<GemmTile, Count>& tiles) {
   std::array<std::string, Count> result;
   std::transform(tiles.begin(), tiles.end(), result.begin(), [](const GemmTile& tile) {
-    return std::to_string(tile.m) + "x" + std::to_string(tile.n);
+    return decimal(tile.m) + "x" + decimal(tile.n);
   });
   return result;
 }
@@ -329,7 +330,7 @@ constexpr std::array direct_tiles{GemmTile{32, 128}, GemmTile{64, 128}};
 
 const Kernel* native_kernel(QuantizationMode mode, const GemmTile& tile) {
   auto named = [](const char* format, const GemmTile& size) {
-    const std::string text = std::to_string(size.m) + "x" + std::to_string(size.n);
+    const std::string text = decimal(size.m) + "x" + decimal(size.n);
     const std::string name = std::string("quantized_matmul_") + format + "_float16_" + text;
     return intern_kernel(name, "quantized_matmul_tensorops27", Capability::tensorops27);
   };

@@ -34,9 +34,7 @@ std::function<Arrays(const Arrays&)> varying(
 
 } // namespace
 
-Arrays RowOp::vjp(
-    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
-) {
+Arrays RowOp::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), cotangents).second;
 }
 

@@ -59,7 +59,8 @@ constexpr int64_t min_task_elements = 16 * 1024;
 // Scratch memory of this thread for the rows of one task.
 float* row_scratch(int64_t count);
 
-// Calls f(first, last) for ranges that cover [0, count), on the threads of the pool; an item passes over `cost` elements.
+// Calls f(first, last) for ranges that cover [0, count), on the threads of the pool; an item passes over `cost`
+// elements.
 template <typename Function>
 void for_ranges(int64_t count, int64_t cost, Function f) {
   const int64_t grain = std::max<int64_t>(1, min_task_elements / std::max<int64_t>(1, cost));
