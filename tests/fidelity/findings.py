@@ -1,4 +1,4 @@
-"""What the checker rightly reports on kernels of MLX: each finding with the reason why it is no fault of the checker."""
+"""What the checker rightly reports on kernels of MLX, with the reason why it is no fault of the checker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BARRIERS_APART = Finding(
 )
 LAST_ROWS_TWICE = Finding(
     r"race: thread \d+ of .* writes output 4 at byte \d+, which thread \d+ wrote with no barrier between",
-    "Where the rows are no multiple of four, the last simdgroup is moved back and computes some of its neighbour's rows "
+    "Where the rows are no multiple of four, the last simdgroup is moved back and computes some rows of its neighbour "
     "again: both write them, with the same bits.",
 )
 GAMMA_OVERWRITTEN = Finding(
@@ -36,6 +36,14 @@ GAMMA_UNORDERED = Finding(
     r"race: thread \d+ of .* reads threadgroup gamma_all at byte \d+, which thread \d+ wrote with no barrier between",
     "Lanes read decays that other lanes of their simdgroup wrote, with no simdgroup_barrier between: the twin on "
     "simdgroup matrices has one there. The matrix products between order lanes but not memory.",
+)
+SAME_BETA_SUMS, SAME_DECAY_SUMS = (
+    Finding(
+        rf"race: thread \d+ of .* writes threadgroup {name} at byte \d+, which thread \d+ wrote "
+        "with no barrier between",
+        "The four lanes that share a row all write the row's sum, with the same bits.",
+    )
+    for name in ("db_stage", "dg_stage")
 )
 ATOMIC_SUMS = Finding(
     "results depend on the order of threads: forward and reverse differ",

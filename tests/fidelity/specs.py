@@ -74,6 +74,7 @@ SPECS = [
     one("attention_nax float32", steel_attention.attention_nax, FLOAT32, 2, 1, 37, 77, 128),
     one("qmm_nax float16 4 bits ragged N", quantized.affine_qmm, FLOAT16, 70, 77, 192, 64, 4, True),
     one("qmm_nax bfloat16 8 bits", quantized.affine_qmm, BFLOAT16, 70, 128, 192, 64, 8, True),
+    one("qmm_n_nax float16 4 bits", quantized.affine_qmm_n_nax, FLOAT16, 70, 128, 192),
     one("fp_qmm_nax mxfp4 float16 ragged N", quantized.fp_qmm_nax, "mxfp4", FLOAT16, 70, 77, 192),
     one("fp_qmm_nax nvfp4 bfloat16", quantized.fp_qmm_nax, "nvfp4", BFLOAT16, 64, 64, 128),
     one("fp_qmm_nax nvfp4 bfloat16 ragged M", quantized.fp_qmm_nax, "nvfp4", BFLOAT16, 37, 64, 128, found=BARRIERS),
@@ -95,6 +96,10 @@ SPECS = [
     Spec(
         "gated_delta vjp nax float32",
         lambda: gated_delta.backward("nax", FLOAT32, HEADS),
-        ((findings.GAMMA_UNORDERED, findings.GAMMA_OVERWRITTEN), (findings.GAMMA_OVERWRITTEN,), ()),
+        (
+            (findings.GAMMA_UNORDERED, findings.GAMMA_OVERWRITTEN),
+            (findings.GAMMA_OVERWRITTEN, findings.SAME_BETA_SUMS, findings.SAME_DECAY_SUMS),
+            (),
+        ),
     ),
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -90,6 +90,23 @@ def affine_qmm(dtype: np.dtype, M: int, N: int, K: int, group: int = 64, bits: i
         grid=(-(-N // tile), -(-M // tile)),
         group=(32, 2, 2),
         # Weights are dequantized to dtype: scale times code and the sum with the bias are rounded.
+        results=(product(x, y, weights, weight_rounding=2 * UNIT_ROUNDOFF[dtype]),),
+    )
+
+
+def affine_qmm_n_nax(dtype: np.dtype, M: int, N: int, K: int, group: int = 64, bits: int = 4) -> Case:
+    """y = x W with [K, N] weights, grouped along N."""
+    name = f"affine_qmm_n_nax_{HOST_TYPE[dtype]}_gs_{group}_b_{bits}_bm64_bn64_bk64_wm2_wn2_batch_0"
+    template = f"affine_qmm_n_nax<{METAL_TYPE[dtype]}, {group}, {bits}, false, 64, 64, 64, 2, 2>"
+    stored = affine_weights(dtype, K, N, group, bits)
+    weights = replace(stored, exact=stored.exact.T, magnitude=stored.magnitude.T)
+    x, y = values(dtype, M, K, seed=9), np.empty((M, N), dtype)
+    buffers = {0: weights.packed, 1: weights.scales, 2: weights.biases, 3: x, 4: Out(y)}
+    return Case(
+        MlxKernel(name, template, AFFINE_NAX, msl=400),
+        buffers | sizes(5, K, N, M) | unused(8, batches_at=(8, 11), last=15),
+        grid=(-(-N // NAX_TILE), -(-M // NAX_TILE)),
+        group=(32, 2, 2),
         results=(product(x, y, weights, weight_rounding=2 * UNIT_ROUNDOFF[dtype]),),
     )
 
