@@ -28,7 +28,7 @@ inline float decode_e2m1(uint code) {
 inline float decode_e4m3(uint code) {
   const uint magnitude = code & 0x7fu;
   const float normal = as_type<float>(magnitude == 0x7fu ? 0x7fc00000u : (magnitude << 20) + (120u << 23));
-  const float value = magnitude < 8u ? float(magnitude) * 0x1.0p-9f : normal;
+  const float value = magnitude < 8u ? float(magnitude) / 512.0f : normal;
   return (code & 0x80u) != 0u ? -value : value;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.runtime import EmulatorError
+from mlx_tessl.emulator.runtime import EmulatorError, Source
 
 from ..ops.conformance import quantized_matmul_oracle
 from ..ops.quantization import Format, random_scale_codes, random_words
@@ -29,7 +31,7 @@ NVFP4 = Format("nvfp4", 4, 16)
 
 @dataclass
 class Problem:
-    """relu(x W + bias) over a batch of two. Sizes leave tails in every direction; N is whole groups for plain weights."""
+    """relu(x W + bias) over a batch of two, with tails in every direction; N is whole groups for plain weights."""
 
     family: str
     format: Format = AFFINE4
@@ -109,14 +111,28 @@ STAGED = "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      multiply
 USED = "      );\n      threadgroup_barrier(mem_flags::mem_threadgroup);\n    }\n  }\n\n  const MatmulAddends"
 
 MUTANTS = [
-    portable("the scale of the next group", "const int group = column / quantized_group;\n  const float scale",
-             "const int group = (column + 8) / quantized_group;\n  const float scale", **FEW),
+    portable(
+        "the scale of the next group",
+        "const int group = column / quantized_group;\n  const float scale",
+        "const int group = (column + 8) / quantized_group;\n  const float scale",
+        **FEW,
+    ),
     portable("biases forgotten", "metal::fma(float4(scale), values, float4(bias))", "scale * values", **FEW),
     portable("a nibble too high", "octet.x >> bit :", "octet.x >> (bit + 1) :", **FEW),
-    portable("codes that straddle words", "code |= octet.y << (32 - bit)", "code |= octet.y << (31 - bit)",
-             format=AFFINE5, **FEW),
-    portable("three bytes for five", "quantized_bits == 3 ? uint2(low, 0u)", "quantized_bits <= 5 ? uint2(low, 0u)",
-             format=AFFINE5, **FEW),
+    portable(
+        "codes that straddle words",
+        "code |= octet.y << (32 - bit)",
+        "code |= octet.y << (31 - bit)",
+        format=AFFINE5,
+        **FEW,
+    ),
+    portable(
+        "three bytes for five",
+        "quantized_bits == 3 ? uint2(low, 0u)",
+        "quantized_bits <= 5 ? uint2(low, 0u)",
+        format=AFFINE5,
+        **FEW,
+    ),
     portable("bytes of an octet", "+ quantized_bits * octet;", "+ 4 * octet;", format=AFFINE3, **FEW),
     portable("subnormals of e2m1", "magnitude < 2u ?", "magnitude < 1u ?", format=NVFP4, **FEW),
     portable("the sign of a scale", "(code & 0x80u) != 0u ? -value", "false ? -value", format=NVFP4, **FEW),
@@ -124,34 +140,71 @@ MUTANTS = [
     portable("tail of K read as whole", "k < product.K; k += simd_width", "k <= product.K; k += simd_width", **FEW),
     portable("lanes skip an octet", "int k = lane * octet_size; k <", "int k = (lane + 1) * octet_size; k <", **FEW),
     portable("columns past the end are stored", "m < product.M && n < product.N)", "m < product.M)", **FEW),
-    portable("no barrier before partial sums are added", "  threadgroup_barrier(mem_flags::mem_threadgroup);\n\n  const int m",
-             "  const int m", transpose=False, **FEW),
+    portable(
+        "no barrier before partial sums are added",
+        "  threadgroup_barrier(mem_flags::mem_threadgroup);\n\n  const int m",
+        "  const int m",
+        transpose=False,
+        **FEW,
+    ),
     portable("a shuffle forgotten", "  x += simd_shuffle_xor(x, ushort(16));\n", "", transpose=False, **FEW),
     portable("simdgroups share their k", "int(simdgroup * 4 + lane / 8)", "int(lane / 8)", transpose=False, **FEW),
     portable("no barrier after staging", STAGED, "      multiply_blocks"),
-    portable("no barrier before staging again", USED, USED.replace("threadgroup_barrier(mem_flags::mem_threadgroup)", "")),
-    portable("tail of K not zeroed in the weights", "block_row < left.x && block_column < left.y", "block_row < left.x",
-             format=NVFP4, K=336),
-    portable("weights read as they do not lie", "multiply_blocks<T, false, TRANSPOSED,", "multiply_blocks<T, false, !TRANSPOSED,"),
-    portable("the batch of scales", "args.product, args.scales_batch_strides", "args.product, args.product.b_batch_strides"),
-    tensorops("tail of K not zeroed in x", "const int count = row < rows ? columns - column : 0",
-              "const int count = row < rows ? 4 : 0", transpose=False),
+    portable(
+        "no barrier before staging again", USED, USED.replace("threadgroup_barrier(mem_flags::mem_threadgroup)", "")
+    ),
+    portable(
+        "tail of K not zeroed in the weights",
+        "block_row < left.x && block_column < left.y",
+        "block_row < left.x",
+        format=NVFP4,
+        K=336,
+    ),
+    portable(
+        "weights read as they do not lie",
+        "multiply_blocks<T, false, TRANSPOSED,",
+        "multiply_blocks<T, false, !TRANSPOSED,",
+    ),
+    portable(
+        "the batch of scales", "args.product, args.scales_batch_strides", "args.product, args.product.b_batch_strides"
+    ),
+    tensorops(
+        "tail of K not zeroed in x",
+        "const int count = row < rows ? columns - column : 0",
+        "const int count = row < rows ? 4 : 0",
+        transpose=False,
+    ),
     tensorops("rows of x past the end", "const int count = row < rows ?", "const int count = row <= rows ?"),
-    tensorops("weights past the end", "return row < rows && column < columns ? load_four_weights",
-              "return row <= rows && column < columns ? load_four_weights"),
+    tensorops(
+        "weights past the end",
+        "return row < rows && column < columns ? load_four_weights",
+        "return row <= rows && column < columns ? load_four_weights",
+    ),
     tensorops("the half byte of five bits", "quantized_bits == 5 ? column & 4 : 0", "0", format=AFFINE5),
-    tensorops("a layout assumed", "  return run;\n", "  return i + 4 <= int(acc.get_capacity()) && first[0] >= 0;\n", M=100),
-    tensorops("transposition forgotten", "descriptor(m, n, k, false, TRANSPOSED,", "descriptor(m, n, k, false, !TRANSPOSED,"),
+    tensorops(
+        "a layout assumed", "  return run;\n", "  return i + 4 <= int(acc.get_capacity()) && first[0] >= 0;\n", M=100
+    ),
+    tensorops(
+        "transposition forgotten", "descriptor(m, n, k, false, TRANSPOSED,", "descriptor(m, n, k, false, !TRANSPOSED,"
+    ),
     tensorops("rows of fragments", "rows, m0 + i * m, k0", "rows, m0, k0"),
-    tensorops("no barrier after staging", "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      MatmulView",
-              "      MatmulView", M=100),
-    tensorops("no barrier before staging again", "      op.run(x_view, w_view, acc);\n      threadgroup_barrier(mem_flags::mem_threadgroup);",
-              "      op.run(x_view, w_view, acc);", M=100),
+    tensorops(
+        "no barrier after staging",
+        "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      MatmulView",
+        "      MatmulView",
+        M=100,
+    ),
+    tensorops(
+        "no barrier before staging again",
+        "      op.run(x_view, w_view, acc);\n      threadgroup_barrier(mem_flags::mem_threadgroup);",
+        "      op.run(x_view, w_view, acc);",
+        M=100,
+    ),
     tensorops("K past its end", "min(product.K - k0, tile_k)", "tile_k", M=100),
     native("scales of the first tile", "Scales(scales + first_scale)", "Scales(scales)"),
     native("bytes for words", "w + words * int(sizeof(uint))", "w + words"),
     native("rows past the end", "dextents<int, 2>(product.K, n_left)", "dextents<int, 2>(product.K, TILE_N)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -168,8 +221,21 @@ def test_the_kernels_themselves(family: str, options: dict[str, Any]) -> None:
     run(Problem(family, **options), source_of(family))
 
 
+def planted_source(mutant: Mutant, root: Path) -> Source:
+    shutil.copytree(mt.kernels_path(), root / "kernels")
+    plant(mutant, root / "kernels")
+    return source_of(mutant.family, root)
+
+
+@pytest.mark.parametrize("transpose", [True, False])
+def test_direct_kernels_without_runs_of_four(transpose: bool, tmp_path: Path) -> None:
+    """The layout of 16 x 32 x 16 has runs of four everywhere: were it otherwise, slots would be filled one by one."""
+    mutant = tensorops("no runs", "  return run;\n", "  return false;\n")
+    run(Problem(TENSOROPS, transpose=transpose), planted_source(mutant, tmp_path))
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    plant(mutant, tmp_path)
+    source = planted_source(mutant, tmp_path)
     with pytest.raises((EmulatorError, AssertionError)):
-        run(Problem(mutant.family, **mutant.problem), source_of(mutant.family, tmp_path))
+        run(Problem(mutant.family, **mutant.problem), source)

@@ -12,7 +12,9 @@ Operand = _ext.plan.Operand
 def test_every_function_constant_is_part_of_the_name() -> None:
     names: dict[tuple[str, tuple[tuple[int, object], ...]], str] = {}
     for M, N, K, batch in product((1, 64), (30, 32), (0, 30, 32), ((), (3,))):
-        for has_c, has_bias, has_residual, activation in product((0, 1), (0, 1), (0, 1), (None, "relu", "silu", "gelu")):
+        for has_c, has_bias, has_residual, activation in product(
+            (0, 1), (0, 1), (0, 1), (None, "relu", "silu", "gelu")
+        ):
             for gpu, macos in (("m1", "15.0"), ("m5", "26.4")):
                 call = _ext.plan.Matmul(
                     "float32",

@@ -40,7 +40,7 @@ TESSL_INLINE Words unpack(const uint8_t* stream, int64_t index) {
   if constexpr (Bits == 8) {
     return widen_bytes(stream + index);
   } else {
-    const int64_t first_bit = index * Bits;
+    const auto first_bit = static_cast<uint64_t>(index) * Bits;
     const uint8_t* bytes = stream + first_bit / 8;
     const uint32_t half_byte = lanes * Bits % 8 == 0 ? 0 : static_cast<uint32_t>(first_bit % 8);
     Words words, shifts;
@@ -187,34 +187,40 @@ TESSL_INLINE float sum_lanes(Floats x) {
   return sum;
 }
 
-// Two accumulators a row, taken in turns, hide the latency of their additions.
+// Two accumulators a row, taken in turns, hide the latency of their additions. A row's bits do not depend on how many
+// rows there are.
 template <typename Format, int Rows>
 void dot_row(
     const Quantization& quantization, float* sums, int64_t ld_sums, const float* a, int64_t lda, const PackedRow& row
 ) {
-  Floats even[Rows] = {};
-  Floats odd[Rows] = {};
+  constexpr int chains = 2;
+  Floats accumulators[chains][Rows] = {};
   const auto add_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
                              __attribute__((always_inline)) {
-                               const auto add = [&](Floats* accumulators, int64_t i) __attribute__((always_inline)) {
+                               const auto add = [&](int chain, int64_t i) __attribute__((always_inline)) {
                                  const Floats w = weights<Format>(stream, first + i, scale, bias);
                                  for (int m = 0; m < Rows; ++m) {
-                                   accumulators[m] += w * load(a + m * lda + i);
+                                   accumulators[chain][m] += w * load(a + m * lda + i);
                                  }
                                };
                                int64_t i = 0;
-                               for (; i + 2 * lanes <= values; i += 2 * lanes) {
-                                 add(even, i);
-                                 add(odd, i + lanes);
+                               for (; i + chains * lanes <= values; i += chains * lanes) {
+                                 for (int chain = 0; chain < chains; ++chain) {
+                                   add(chain, i + chain * lanes);
+                                 }
                                }
-                               if (i < values) {
-                                 add(even, i);
+                               for (; i < values; i += lanes) {
+                                 add(0, i);
                                }
                                a += values;
                              };
   for_each_group<Format>(quantization, row, 0, row.values, add_group);
   for (int m = 0; m < Rows; ++m) {
-    sums[m * ld_sums] = sum_lanes(even[m] + odd[m]);
+    Floats sum = accumulators[0][m];
+    for (int chain = 1; chain < chains; ++chain) {
+      sum += accumulators[chain][m];
+    }
+    sums[m * ld_sums] = sum_lanes(sum);
   }
 }
 
