@@ -4,7 +4,10 @@ Lanes: mlx_tessl, the same model on stock MLX ops, and sentence-transformers on 
 with its own threads; they take turns round by round, so that whatever else the machine does falls on all of them.
 Batches are of at most 32 texts in every lane.
 
-  python benchmarks/encode.py --torch-python PYTHON   # PYTHON has sentence-transformers
+    python benchmarks/encode.py --torch-python PYTHON --out benchmarks/results/encode.json
+    python benchmarks/encode.py --plot benchmarks/results/encode.json
+
+PYTHON has sentence-transformers.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
 VOCABULARY = """
@@ -99,21 +103,50 @@ class Lane:
         return json.loads(line)
 
 
-def measure(lanes: list[Lane], kind: str, rounds: int) -> dict[str, Any]:
-    """Texts per second of every lane, each round's, and the largest difference of embeddings from the last lane's."""
+def measure(lanes: list[Lane], kind: str, rounds: int) -> list[dict[str, Any]]:
+    """A row for each lane: seconds to encode all texts, and how far its embeddings are from the last lane's."""
     samples = {lane.name: np.array(lane.run(kind)["sample"]) for lane in lanes}  # warms up, too
-    count = len(texts(kind))
-    rates: dict[str, list[float]] = {lane.name: [] for lane in lanes}
+    seconds: dict[str, list[float]] = {lane.name: [] for lane in lanes}
     for _ in range(rounds):
         for lane in lanes:
-            rates[lane.name].append(count / lane.run(kind)["seconds"])
+            seconds[lane.name].append(lane.run(kind)["seconds"])
     reference = samples[lanes[-1].name]
-    return {
-        "texts": count,
-        "texts_per_second": rates,
-        "median": {name: float(np.median(values)) for name, values in rates.items()},
-        "difference": {name: float(np.abs(sample - reference).max()) for name, sample in samples.items()},
-    }
+    count = len(texts(kind))
+    rows = []
+    for name, times in seconds.items():
+        facts = harness.summary(times)
+        rows.append(
+            {
+                "case": kind,
+                "method": name,
+                "texts": count,
+                "seconds": facts,
+                "texts_per_second": count / facts["median"],
+                "times_last_lane": float(np.median(np.array(seconds[lanes[-1].name]) / np.array(times))),
+                "difference": float(np.abs(samples[name] - reference).max()),
+            }
+        )
+    return rows
+
+
+def show(found: dict[str, Any]) -> None:
+    for row in found["rows"]:
+        speed, ratio = row["texts_per_second"], row["times_last_lane"]
+        print(f"{row['case']:6} {row['method']:6} {speed:8.1f} texts/s  {ratio:5.2f}x  off by {row['difference']:.1e}")
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    kinds = list(dict.fromkeys(row["case"] for row in found["rows"]))
+    figure, axes = plt.subplots(1, len(kinds), figsize=(9, 4), layout="constrained")
+    for axis, kind in zip(axes, kinds, strict=True):
+        rows = [row for row in found["rows"] if row["case"] == kind]
+        bars = axis.bar([row["method"] for row in rows], [row["texts_per_second"] for row in rows])
+        axis.bar_label(bars, fmt="%.1f")
+        axis.set(title=f"{kind} texts", ylabel="texts/s")
+    figure.suptitle(f"all-MiniLM-L6-v2, {found['machine']['cpu']}, {found['machine']['cpus']} CPUs")
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -122,23 +155,26 @@ def main() -> None:
     parser.add_argument("--torch-python", help="a Python with sentence-transformers; without it that lane is left out")
     parser.add_argument("--no-stock", action="store_true", help="leave the slow lane of stock MLX ops out")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path, help="write the results here as JSON, and their plot beside as PNG")
+    parser.add_argument("--plot", type=Path, help="only draw the results in this file again")
     parser.add_argument("--serve", choices=LANES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         return serve(args.serve, args.model)
+    if args.plot:
+        return plot(json.loads(args.plot.read_text()), args.plot.with_suffix(".png"))
     if args.model is None:
         from mlx_tessl.cli.demo import find_packages
 
         args.model = str(find_packages()[0])
     names = ["tessl"] + ["stock"] * (not args.no_stock) + ["torch"] * bool(args.torch_python)
     lanes = [Lane(name, args.torch_python if name == "torch" else sys.executable, args.model) for name in names]
-    results = {}
-    for kind in ("short", "long"):
-        results[kind] = measure(lanes, kind, args.rounds)
-        print(kind, {k: v for k, v in results[kind].items() if k != "texts_per_second"})
-    if args.output:
-        args.output.write_text(json.dumps(results, indent=1) + "\n")
+    rows = [row for kind in ("short", "long") for row in measure(lanes, kind, args.rounds)]
+    found = {"machine": harness.machine(), "versions": harness.versions("mlx", "mlx-tessl"), "rows": rows}
+    show(found)
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        plot(found, args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from .tokenization import TextTokenizer, TooLong
 
 logger = logging.getLogger("mlx_tessl")
 
-# Padded tokens of a batch: enough to fill the matrix units, few enough that a layer's activations stay in cache.
-_MAX_TOKENS = 8192
+# Padded tokens of a batch at most. On a CPU a layer's activations then stay in its last cache; a GPU wants more work.
+_MAX_TOKENS = {mx.DeviceType.cpu: 1024, mx.DeviceType.gpu: 16384}
 
 # Names of the prompts that encode_query and encode_document take when there are such, the first that is there.
 QUERY_PROMPTS = ("query",)
@@ -40,7 +40,7 @@ def _second_cpu_stream() -> mx.Stream:
 def _streams() -> list[mx.Stream]:
     """Where batches run in turn. On a CPU two at once: one's single-threaded ops leave no core idle."""
     stream = mx.default_stream(mx.default_device())
-    return [stream, _second_cpu_stream()] if stream.device.type == mx.cpu else [stream]
+    return [stream, _second_cpu_stream()] if stream.device.type == mx.DeviceType.cpu else [stream]
 
 
 class Encoder(Generic[Row]):
@@ -180,7 +180,8 @@ class Encoder(Generic[Row]):
             show_progress_bar = logger.isEnabledFor(logging.INFO)
         with tqdm(total=len(sequences), disable=not show_progress_bar, desc="encode", unit="text") as progress:
             streams = cycle(_streams())
-            for places in batches([len(ids) for ids in sequences], batch_size, _MAX_TOKENS):
+            max_tokens = _MAX_TOKENS[mx.default_device().type]
+            for places in batches([len(ids) for ids in sequences], batch_size, max_tokens):
                 with mx.stream(next(streams)):
                     output = forward(*pad([sequences[place] for place in places], pad_id))
                     mx.async_eval(output)

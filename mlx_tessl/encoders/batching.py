@@ -7,19 +7,29 @@ from collections.abc import Iterator, Sequence
 import mlx.core as mx
 import numpy as np
 
+# Tokens whose computing takes about as long as a batch takes whatever its size: on a CPU mostly the packing of weights.
+_COST_OF_BATCH = 32
+
 
 def batches(lengths: Sequence[int], batch_size: int, max_tokens: int) -> Iterator[list[int]]:
     """Indices of rows, longest first, in batches of at most ``batch_size`` rows and ``max_tokens`` padded tokens.
 
-    Longest first, so that memory is at its peak at once. A row longer than ``max_tokens`` is a batch of its own.
+    A batch also ends where its padding would cost more than another batch. Longest first, so that memory is at its peak
+    at once. A row longer than ``max_tokens`` is a batch of its own.
     """
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    start = 0
-    while start < len(order):
-        longest = max(1, lengths[order[start]])
-        rows = max(1, min(batch_size, max_tokens // longest))
-        yield order[start : start + rows]
-        start += rows
+    batch: list[int] = []
+    longest = padding = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        padding += longest - lengths[row]
+        full = len(batch) == batch_size or (len(batch) + 1) * longest > max_tokens
+        if batch and (full or padding > _COST_OF_BATCH):
+            yield batch
+            batch = []
+        if not batch:
+            longest, padding = max(1, lengths[row]), 0
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[mx.array, mx.array | None]:

@@ -20,6 +20,13 @@ def test_every_row_once_within_the_limits(lengths: list[int], batch_size: int, m
     assert sorted(seen) == list(range(len(lengths)))
 
 
+def test_padding_is_bounded() -> None:
+    lengths = [200] * 3 + [190] * 3 + [20] * 30 + [18] * 10
+    sizes = [[lengths[row] for row in rows] for rows in batches(lengths, 64, 10_000)]
+    assert sizes == [[200] * 3 + [190] * 3, [20] * 30 + [18] * 10]
+    assert [len(rows) for rows in batches([500, 400, 300], 64, 10_000)] == [1, 1, 1]
+
+
 def test_padding() -> None:
     ids, lengths = pad([[1, 2, 3], [], [4]], 9)
     assert ids.tolist() == [[1, 2, 3], [9, 9, 9], [4, 9, 9]]
