@@ -81,6 +81,18 @@ def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
     assert shader[3] == 2
 
 
+@pytest.mark.parametrize("keywords", [{"top_k": 1}, {"top_p": 0.3}], ids=str)
+def test_a_threshold_is_exact(keywords: dict[str, Any]) -> None:
+    """The next float below the threshold is left out."""
+    row = np.array([-5.0, np.nextafter(np.float32(1), np.float32(0)), 1.0, -5.0, -5.0], np.float32)
+    logits, key = mx.array(np.tile(row, (64, 1))), mx.random.key(2)
+    for choices in (
+        mt.sample(logits, key=key, **keywords),
+        emulated(mt.sample, {"logits": logits}, {"key": key, **keywords})[0],
+    ):
+        assert mx.all(choices == 2).item()
+
+
 def test_every_row_op_is_here() -> None:
     assert {spec.name for spec in ROW_SPECS} == ROW_OPS
 
