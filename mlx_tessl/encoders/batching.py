@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import mlx.core as mx
 import numpy as np
 
-
 # Tokens whose computing takes about as long as a batch takes whatever its size: on a CPU mostly the packing of weights.
 _COST_OF_BATCH = 32
 
