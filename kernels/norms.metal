@@ -40,7 +40,7 @@ struct NormInput {
   device const T* x;
   device const T* residual;
 
-  float4 load(constant NormArgs& args, int column) thread const {
+  float4 load(constant NormArgs& args, int column) const {
     float4 s = row_load(x, args.x.column_stride, norm_vector_x, column, args.rows.columns);
     if (norm_has_residual) {
       s += row_load(residual, args.residual.column_stride, norm_vector_residual, column, args.rows.columns);

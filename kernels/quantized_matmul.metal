@@ -21,9 +21,9 @@
 //
 // Weights are rounded to T where they are staged, once; the vector kernels keep them in float32.
 //
-// Provenance: the packings are MLX's (mx.quantize), mxfp4 and mxfp8 those of the OCP Microscaling specification. Columns
-// of a simdgroup and rows of x are chosen so that one has 32 sums at most and a lane stores one element at most; 32 of K
-// is the least group but nvfp4's, of which a tail of 16 is left.
+// Provenance: the packings are MLX's (mx.quantize), mxfp4 and mxfp8 those of the OCP Microscaling specification.
+// Columns of a simdgroup and rows of x are chosen so that one has 32 sums at most and a lane stores one element at
+// most; 32 of K is the least group but nvfp4's, of which a tail of 16 is left.
 
 // clang-format off: the types first that simdgroup_matrix builds on
 #include <metal_stdlib>
@@ -234,7 +234,7 @@ template <typename T, bool TRANSPOSED, int TILE_M, int TILE_N>
   for (int i = 0; i < fragments_m; ++i) {
 #pragma clang loop unroll(full)
     for (int j = 0; j < fragments_n; ++j) {
-      acc[i][j] = make_filled_simdgroup_matrix<float, 8>(0.0f);
+      acc[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
   }
 
@@ -275,17 +275,16 @@ template <typename T, bool TRANSPOSED, int TILE_M, int TILE_N>
   instantiate_kernel("quantized_matmul_vector_nt_" #dtype "_" #rows, quantized_vector_nt, T, rows, columns)
 #define instantiate_vector_nn(dtype, T, rows) \
   instantiate_kernel("quantized_matmul_vector_nn_" #dtype "_" #rows, quantized_vector_nn, T, rows)
-#define instantiate_tile(layout, transposed, dtype, T, M, N) \
-  instantiate_kernel("quantized_matmul_portable_" #layout "_" #dtype "_" #M "x" #N, quantized_portable, T, transposed, M, N)
-#define instantiate_dtype(dtype, T)                                                            \
-  instantiate_vector_nt(dtype, T, 1, 4) instantiate_vector_nt(dtype, T, 2, 4)                  \
-      instantiate_vector_nt(dtype, T, 4, 4) instantiate_vector_nt(dtype, T, 8, 2)              \
-          instantiate_vector_nt(dtype, T, 16, 2) instantiate_vector_nt(dtype, T, 32, 1)        \
-              instantiate_vector_nn(dtype, T, 1) instantiate_vector_nn(dtype, T, 4)            \
-                  instantiate_tile(nt, true, dtype, T, 64, 64)                                 \
-                      instantiate_tile(nt, true, dtype, T, 32, 32)                             \
-                          instantiate_tile(nn, false, dtype, T, 64, 64)                        \
-                              instantiate_tile(nn, false, dtype, T, 32, 32)
+#define instantiate_tile(layout, transposed, dtype, T, M, N)                                                 \
+  instantiate_kernel(                                                                                        \
+      "quantized_matmul_portable_" #layout "_" #dtype "_" #M "x" #N, quantized_portable, T, transposed, M, N \
+  )
+#define instantiate_dtype(dtype, T)                                                                                    \
+  instantiate_vector_nt(dtype, T, 1, 4) instantiate_vector_nt(dtype, T, 2, 4) instantiate_vector_nt(dtype, T, 4, 4)    \
+      instantiate_vector_nt(dtype, T, 8, 2) instantiate_vector_nt(dtype, T, 16, 2)                                     \
+          instantiate_vector_nt(dtype, T, 32, 1) instantiate_vector_nn(dtype, T, 1) instantiate_vector_nn(dtype, T, 4) \
+              instantiate_tile(nt, true, dtype, T, 64, 64) instantiate_tile(nt, true, dtype, T, 32, 32)                \
+                  instantiate_tile(nn, false, dtype, T, 64, 64) instantiate_tile(nn, false, dtype, T, 32, 32)
 
 // clang-format off
 instantiate_dtype(float32, float)

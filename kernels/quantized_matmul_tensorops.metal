@@ -4,12 +4,12 @@
 // Direct, for few rows of x: weights are decoded into registers and never touch threadgroup memory.
 //
 //   for each 16 ROWS x 128 outputs, one threadgroup of 4 simdgroups that work apart, each on 32 columns:
-//     acc[ROWS] = 0                           float32 cooperative tensors of 16 x 32
+//     sums[ROWS] = 0                          float32, of 16 x 32 outputs each
 //     for k0 = 0, 16, 32, ... < K:
 //       right = the decoded weights [k0 : k0 + 16, 32 columns], a right input cooperative tensor
 //       for each 16 of the rows:
 //         left = x[16 rows, k0 : k0 + 16], a left input cooperative tensor
-//         acc += left x right
+//         sums += left x right              through a destination cooperative tensor
 //     zeros stand past the edges of both: 0 x NaN would leak
 //
 // Staged, for more rows: a block of decoded weights in threadgroup memory serves 64 or 128 rows.
@@ -29,8 +29,8 @@
 // Dimension 0 of a right input is the one that is contiguous in the operand it stands for: k when it is transposed. The
 // packed values then run along dimension 0 both ways.
 //
-// Provenance: 16x32x16 is the shape of three cooperative operands that MLX's kernels use; 64 of K in a staged block, and
-// its row padding of 16 bytes, are MLX's too (quantized_nax, BK = 64).
+// Provenance: 16x32x16 is the shape of three cooperative operands that MLX's kernels use; 64 of K in a staged block,
+// and its row padding of 16 bytes, are MLX's too (quantized_nax, BK = 64).
 
 // clang-format off: the types first that MPP builds on
 #include <metal_stdlib>
@@ -48,8 +48,8 @@ using namespace metal;
 using mpp::tensor_ops::matmul2d;
 using mpp::tensor_ops::matmul2d_descriptor;
 
-// Fills a cooperative tensor from a matrix whose rows run along dimension 0, first element (row, column): load_four gives
-// four neighbours of a row, zeros past its end, load_one a single element.
+// Fills a cooperative tensor from a matrix whose rows run along dimension 0, first element (row, column): load_four
+// gives four neighbours of a row, zeros past its end, load_one a single element.
 template <typename T, typename Tensor, typename Matrix>
 inline void fill_cooperative(thread Tensor& tensor, thread const Matrix& matrix, int row, int column) {
 #pragma clang loop unroll(full)
@@ -108,6 +108,19 @@ struct PackedRows {
   }
 };
 
+// Of a 16 x 32 destination on one simdgroup a thread has 16 slots, as MLX's kernels rely on.
+constant constexpr ushort direct_slots = 16;
+
+// Sums of several products live in plain registers, and pass through one cooperative tensor: the compiler folds the
+// copies, and nothing is asked of a cooperative tensor but what its getter gives.
+template <typename Tensor>
+inline void set_slots(thread Tensor& tensor, thread const float (&values)[direct_slots]) {
+#pragma clang loop unroll(full)
+  for (ushort j = 0; j < direct_slots; ++j) {
+    tensor[j] = values[j];
+  }
+}
+
 template <typename T, bool TRANSPOSED, int ROWS>
 [[kernel, max_total_threads_per_threadgroup(128)]] void quantized_direct(
     device const T* x [[buffer(0), function_constant(matmul_has_k)]],
@@ -128,9 +141,10 @@ template <typename T, bool TRANSPOSED, int ROWS>
   matmul2d<descriptor, execution_simdgroup> op;
   auto left = op.template get_left_input_cooperative_tensor<T, T, float>();
   auto right = op.template get_right_input_cooperative_tensor<T, T, float>();
-  using Left = remove_addrspace_t<decltype(left)>;
-  using Right = remove_addrspace_t<decltype(right)>;
-  using Sums = remove_addrspace_t<decltype(op.template get_destination_cooperative_tensor<Left, Right, float>())>;
+  auto acc = op.template get_destination_cooperative_tensor<
+      remove_addrspace_t<decltype(left)>,
+      remove_addrspace_t<decltype(right)>,
+      float>();
 
   constant MatmulArgs& product = args.product;
   const GridTile tile = grid_tile(group.x, group.y, product.tiles_m, product.tiles_n, product.walk_width);
@@ -139,12 +153,12 @@ template <typename T, bool TRANSPOSED, int ROWS>
   if (!tile.inside || n0 >= product.N) {
     return;
   }
-  Sums acc[ROWS];
+  float sums[ROWS][direct_slots];
 #pragma clang loop unroll(full)
   for (int i = 0; i < ROWS; ++i) {
 #pragma clang loop unroll(full)
-    for (ushort j = 0; j < acc[i].get_capacity(); ++j) {
-      acc[i][j] = 0.0f;
+    for (ushort j = 0; j < direct_slots; ++j) {
+      sums[i][j] = 0.0f;
     }
   }
 
@@ -164,7 +178,12 @@ template <typename T, bool TRANSPOSED, int ROWS>
 #pragma clang loop unroll(full)
       for (int i = 0; i < ROWS; ++i) {
         fill_cooperative<T>(left, rows, m0 + i * m, k0);
-        op.run(left, right, acc[i]);
+        set_slots(acc, sums[i]);
+        op.run(left, right, acc);
+#pragma clang loop unroll(full)
+        for (ushort j = 0; j < direct_slots; ++j) {
+          sums[i][j] = acc[j];
+        }
       }
     }
   }
@@ -173,7 +192,8 @@ template <typename T, bool TRANSPOSED, int ROWS>
   device T* out_matrix = out + int64_t(group.z) * product.M * product.N;
 #pragma clang loop unroll(full)
   for (int i = 0; i < ROWS; ++i) {
-    store_cooperative(out_matrix, product, addends, acc[i], m0 + i * m, n0);
+    set_slots(acc, sums[i]);
+    store_cooperative(out_matrix, product, addends, acc, m0 + i * m, n0);
   }
 }
 
@@ -239,21 +259,18 @@ template <typename T, bool TRANSPOSED, int TILE_M>
   store_cooperative(out + int64_t(group.z) * product.M * product.N, product, addends, acc, m0, n0);
 }
 
-#define instantiate_direct(layout, transposed, dtype, T, rows)             \
-  instantiate_kernel(                                                      \
-      "quantized_matmul_direct_" #layout "_" #dtype "_" #rows "x128",      \
-      quantized_direct,                                                    \
-      T,                                                                   \
-      transposed,                                                          \
-      rows / 16                                                            \
+#define instantiate_direct(layout, transposed, dtype, T, rows)                                                   \
+  instantiate_kernel(                                                                                            \
+      "quantized_matmul_direct_" #layout "_" #dtype "_" #rows "x128", quantized_direct, T, transposed, rows / 16 \
   )
-#define instantiate_staged(layout, transposed, dtype, T, rows) \
-  instantiate_kernel("quantized_matmul_staged_" #layout "_" #dtype "_" #rows "x64", quantized_staged, T, transposed, rows)
-#define instantiate_layout(layout, transposed, dtype, T)                                                            \
-  instantiate_direct(layout, transposed, dtype, T, 32) instantiate_direct(layout, transposed, dtype, T, 64)         \
+#define instantiate_staged(layout, transposed, dtype, T, rows)                                             \
+  instantiate_kernel(                                                                                      \
+      "quantized_matmul_staged_" #layout "_" #dtype "_" #rows "x64", quantized_staged, T, transposed, rows \
+  )
+#define instantiate_layout(layout, transposed, dtype, T)                                                    \
+  instantiate_direct(layout, transposed, dtype, T, 32) instantiate_direct(layout, transposed, dtype, T, 64) \
       instantiate_staged(layout, transposed, dtype, T, 64) instantiate_staged(layout, transposed, dtype, T, 128)
-#define instantiate_dtype(dtype, T) \
-  instantiate_layout(nt, true, dtype, T) instantiate_layout(nn, false, dtype, T)
+#define instantiate_dtype(dtype, T) instantiate_layout(nt, true, dtype, T) instantiate_layout(nn, false, dtype, T)
 
 // clang-format off
 instantiate_dtype(float32, float)

@@ -24,11 +24,17 @@ NB_MODULE(_ext, m) {
   tessl::bind_backends(m);
   tessl::bind_emulation(m);
   tessl::bind_gates(m);
+  tessl::bind_kv_store(m);
   tessl::bind_matmul(m);
   tessl::bind_norms(m);
   tessl::bind_plans(m);
   tessl::bind_quantized(m);
   tessl::bind_quantized_plans(m);
+  tessl::bind_reductions(m);
+  tessl::bind_rope(m);
+  tessl::bind_row_plans(m);
+  tessl::bind_sampling(m);
+  tessl::bind_segment_mean(m);
   tessl::bind_shaders(m);
   tessl::bind_trace(m);
 }

@@ -13,6 +13,7 @@
 #include "launch/device_profile.h"
 #include "launch/gemm_tiles.h"
 #include "launch/operand.h"
+#include "launch/pipeline_name.h"
 #include "launch/plan.h"
 #include "ops/activation.h"
 #include "ops/matmul_plan.h"
@@ -124,6 +125,7 @@ void bind_plans(nb::module_& m) {
       .def_prop_ro("family", [](const Launch& l) { return l.kernel->family; })
       .def_prop_ro("capability", [](const Launch& l) { return to_string(l.kernel->capability); })
       .def_prop_ro("constants", [](const Launch& l) { return constants_dict(l.constants); })
+      .def_prop_ro("pipeline_name", [](const Launch& l) { return pipeline_name(*l.kernel, l.constants); })
       .def_prop_ro(
           "arguments", [](const Launch& l) { return std::vector<Argument>(l.arguments.begin(), l.arguments.end()); }
       )

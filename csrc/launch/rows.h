@@ -42,8 +42,8 @@ struct RowsOfOperands {
 RowsOfOperands rows_of(const mlx::core::Shape& shape, std::span<const Operand> operands);
 
 // Sets the threads of a launch whose threadgroups take one row each (`wide`), or one for each of their simdgroups: the
-// rule of kernels/common/row_team.h, whose function constant 0 it sets. It depends on the columns alone, so that a row's
-// bits do not depend on the others.
+// rule of kernels/common/row_team.h, whose function constant 0 it sets. It depends on the columns alone, so that a
+// row's bits do not depend on the others.
 void set_row_teams(Launch& launch, const Rows& rows, bool always_wide = false);
 
 } // namespace tessl

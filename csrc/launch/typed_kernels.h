@@ -30,7 +30,7 @@ class TypedKernels {
     if (dtype == mlx::core::bfloat16) {
       return kernels_[2];
     }
-    throw std::logic_error("[mlx_tessl] " + kernels_[0]->name + " has no twin of this dtype");
+    throw std::runtime_error("[mlx_tessl] " + kernels_[0]->name + " has no twin of this dtype");
   }
 
  private:

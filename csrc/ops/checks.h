@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sstream>
-#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -9,18 +7,11 @@
 #include <mlx/ops.h>
 #include <mlx/utils.h>
 
+#include "ops/refusal.h"
+
 namespace mx = mlx::core;
 
 namespace tessl {
-
-// Raises ValueError in Python: the op's name in brackets, then the parts.
-template <typename... Parts>
-[[noreturn]] void refuse(std::string_view op, const Parts&... parts) {
-  std::ostringstream message;
-  message << "[" << op << "] ";
-  (message << ... << parts);
-  throw std::invalid_argument(message.str());
-}
 
 // The dtype of the result, to which the operands are promoted.
 inline mx::Dtype check_dtypes(std::string_view op, const std::vector<mx::array>& operands) {

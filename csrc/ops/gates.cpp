@@ -40,7 +40,7 @@ mx::array apply_function(GateFunction function, const mx::array& z, mx::Stream s
       return half_of(z, mx::tanh(mx::clip(u, scalar(-15.0f), scalar(15.0f), s), s), s);
     }
   }
-  throw std::logic_error("unknown gate function");
+  throw std::runtime_error("unknown gate function");
 }
 
 class Gate : public RowOp {

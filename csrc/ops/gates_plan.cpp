@@ -7,11 +7,7 @@
 namespace tessl {
 
 GateProblem make_gate_problem(
-    mlx::core::Dtype dtype,
-    GateFunction function,
-    const mlx::core::Shape& shape,
-    const Operand& gate,
-    const Operand& x
+    mlx::core::Dtype dtype, GateFunction function, const mlx::core::Shape& shape, const Operand& gate, const Operand& x
 ) {
   const std::array operands{gate, x};
   const auto [rows, sources] = rows_of(shape, operands);

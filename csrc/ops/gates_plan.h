@@ -18,11 +18,7 @@ struct GateProblem {
 };
 
 GateProblem make_gate_problem(
-    mlx::core::Dtype dtype,
-    GateFunction function,
-    const mlx::core::Shape& shape,
-    const Operand& gate,
-    const Operand& x
+    mlx::core::Dtype dtype, GateFunction function, const mlx::core::Shape& shape, const Operand& gate, const Operand& x
 );
 
 // One launch.

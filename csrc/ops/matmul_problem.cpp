@@ -85,8 +85,8 @@ bool continues_rows(const MatmulOperand& x, int32_t M) {
 }
 
 // Whether the innermost batch dimension can become rows: b and its companions are the same for all its members, and a
-// and the addends go on where the rows before left off. A single row of a that is not contiguous stays as it is: it is read without a copy
-// as a column of its transpose.
+// and the addends go on where the rows before left off. A single row of a that is not contiguous stays as it is: it is
+// read without a copy as a column of its transpose.
 bool batch_folds_into_rows(const Pairings& operands, const MatmulProblem& problem) {
   if (problem.batch_shape.empty() || problem.M == 0 || int64_t{problem.batch_shape[0]} * problem.M > int32_limit) {
     return false;

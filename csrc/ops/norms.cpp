@@ -127,10 +127,10 @@ class Norm : public RowOp {
 
  private:
   NormProblem problem(const Arrays& inputs) const {
-    const auto operands = each<std::optional<mx::array>, std::optional<Operand>>(
-        optionals_of(inputs, present_),
-        [](const auto& array) { return array ? std::optional(Operand::of(*array)) : std::nullopt; }
-    );
+    const auto operands =
+        each<std::optional<mx::array>, std::optional<Operand>>(optionals_of(inputs, present_), [](const auto& array) {
+          return array ? std::optional(Operand::of(*array)) : std::nullopt;
+        });
     return make_norm_problem(inputs[0].dtype(), parameters_, Operand::of(inputs[0]), operands);
   }
 

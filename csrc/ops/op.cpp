@@ -13,12 +13,8 @@
 namespace tessl {
 namespace {
 
-// Allocates every output; false when none has an element, so that there is nothing to do.
-bool allocate(std::vector<mx::array>& outputs) {
-  for (auto& output : outputs) {
-    output.set_data(mx::allocator::malloc(output.nbytes()));
-  }
-  return std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.size() > 0; });
+bool all_empty(const std::vector<mx::array>& outputs) {
+  return std::all_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.size() == 0; });
 }
 
 // The bytes that an array's elements span around its first one; strides may be negative.
@@ -54,8 +50,19 @@ Op::Op(mx::Stream stream) : Primitive(stream) {
   }
 }
 
+void Op::allocate(const std::vector<mx::array>&, std::vector<mx::array>& outputs) const {
+  for (auto& output : outputs) {
+    output.set_data(mx::allocator::malloc(output.nbytes()));
+  }
+}
+
 void Op::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  if (!allocate(outputs)) {
+  if (emulation_) {
+    Op::allocate(inputs, outputs);
+  } else {
+    allocate(inputs, outputs);
+  }
+  if (all_empty(outputs)) {
     return;
   }
   auto& encoder = mx::cpu::get_command_encoder(stream());
@@ -82,7 +89,8 @@ std::function<void()> Op::emulate(const std::vector<mx::array>& inputs, std::vec
 }
 
 void Op::eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  if (!allocate(outputs)) {
+  allocate(inputs, outputs);
+  if (all_empty(outputs)) {
     return;
   }
   const auto planned = plan(inputs, outputs, metal::device_profile(device()));

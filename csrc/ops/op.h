@@ -26,6 +26,9 @@ class Op : public mx::Primitive {
   bool is_equivalent(const mx::Primitive& other) const final;
 
  protected:
+  // Gives every output memory: fresh, unless an op takes over that of an input. Fresh it always is in the emulator.
+  virtual void allocate(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const;
+
   // The launches that fill `outputs`, which are allocated. Reads shapes, strides and offsets, never data.
   virtual Plan plan(
       const std::vector<mx::array>& inputs, const std::vector<mx::array>& outputs, const DeviceProfile& device

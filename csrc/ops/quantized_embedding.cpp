@@ -134,9 +134,7 @@ std::pair<mx::array, mx::array> valid_rows(const mx::array& ids, int rows, mx::S
 }
 
 // The sum over each group of a gradient [ids..., D], added up in the rows of the scales or biases that gave it.
-mx::array QuantizedEmbedding::scatter_groups(
-    const mx::array& ids, const mx::array& gradient, const mx::array& primal
-) {
+mx::array QuantizedEmbedding::scatter_groups(const mx::array& ids, const mx::array& gradient, const mx::array& primal) {
   const auto s = stream();
   const int groups = primal.shape(-1);
   const auto [rows, valid] = valid_rows(mx::flatten(ids, s), primal.shape(0), s);

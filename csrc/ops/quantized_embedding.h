@@ -10,8 +10,8 @@ namespace mx = mlx::core;
 
 namespace tessl {
 
-// Rows `ids` of packed weights [V, D], decoded: [ids..., D]. Negative ids count from the end; an id that is no row gives
-// zeros. In the dtype of scales, or bfloat16 in the modes whose scales are codes.
+// Rows `ids` of packed weights [V, D], decoded: [ids..., D]. Negative ids count from the end; an id that is no row
+// gives zeros. In the dtype of scales, or bfloat16 in the modes whose scales are codes.
 mx::array quantized_embedding(
     const mx::array& ids,
     const mx::array& w,

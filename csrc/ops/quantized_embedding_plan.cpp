@@ -68,9 +68,7 @@ Plan plan_quantized_embedding(const QuantizedEmbeddingProblem& problem) {
   launch.arguments.push_back(scales.argument);
   launch.arguments.push_back(biases.argument);
   launch.arguments.push_back(Argument::output(0));
-  launch.push_bytes(
-      QuantizedEmbeddingArgs{problem.w.shape[0], D, w.row_stride, scales.row_stride, biases.row_stride}
-  );
+  launch.push_bytes(QuantizedEmbeddingArgs{problem.w.shape[0], D, w.row_stride, scales.row_stride, biases.row_stride});
   const auto octets = static_cast<uint32_t>(D / octet_size);
   launch.group = {octets_of_group, 1, 1};
   launch.grid = {(octets + octets_of_group - 1) / octets_of_group, static_cast<uint32_t>(problem.ids), 1};

@@ -333,9 +333,7 @@ std::vector<mx::array> QuantizedMatmul::jvp(
   }
   if (dscales || dbiases) {
     const auto zero = mx::zeros_like(inputs.scales, s);
-    accumulate(
-        product(inputs.x, inputs.w, dscales.value_or(zero), dbiases.value_or(zero), parameters_.transposed)
-    );
+    accumulate(product(inputs.x, inputs.w, dscales.value_or(zero), dbiases.value_or(zero), parameters_.transposed));
   }
   return {through_activation(inputs, mx::broadcast_to(*dz, shape_of(inputs, parameters_), s))};
 }

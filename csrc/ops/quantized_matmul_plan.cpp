@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
 
+#include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
 #include "ops/operand_copy.h"
 
@@ -37,8 +37,9 @@ constexpr std::array vector_limits{
 };
 
 int32_t vector_limit(const MatmulProblem& product, const DeviceProfile& device) {
-  const auto limits =
-      std::find_if(vector_limits.begin(), vector_limits.end(), [&](const auto& entry) { return entry.applies(device); });
+  const auto limits = std::find_if(vector_limits.begin(), vector_limits.end(), [&](const auto& entry) {
+    return entry.applies(device);
+  });
   const int32_t width = std::max(product.N, product.K);
   return limits->rows[width <= 2048 ? 0 : width <= 4096 ? 1 : 2];
 }
@@ -128,8 +129,8 @@ bool x_is_view(const QuantizedMatmulProblem& problem, const PlacedOperands& oper
   return product.K == 0 || is_view_of_tensorops(operands.x, product.M, product.dtype.size());
 }
 
-// matmul2d takes e8m0 scales of blocks of 32 along K for a transposed right operand, e4m3 or e2m1, beside a half left one;
-// scales of one row after another, without gaps.
+// matmul2d takes e8m0 scales of blocks of 32 along K for a transposed right operand, e4m3 or e2m1, beside a half left
+// one; scales of one row after another, without gaps.
 bool is_native(const QuantizedMatmulProblem& problem, const PlacedOperands& operands) {
   const auto& product = problem.product;
   const auto mode = problem.quantization.mode;
@@ -204,9 +205,9 @@ QuantizedKernelChoice choose_kernel(
     const QuantizedMatmulProblem& problem, const PlacedOperands& operands, const DeviceProfile& device
 ) {
   return std::find_if(
-             kernel_rules.begin(),
-             kernel_rules.end(),
-             [&](const auto& rule) { return rule.applies(problem, operands, device); }
+             kernel_rules.begin(), kernel_rules.end(), [&](const auto& rule) {
+               return rule.applies(problem, operands, device);
+             }
   )->choice;
 }
 
@@ -222,7 +223,9 @@ size_t dtype_index(mlx::core::Dtype dtype) {
 template <size_t Count>
 class KernelTable {
  public:
-  KernelTable(const std::string& variant, const char* family, Capability capability, const std::array<std::string, Count>& sizes) {
+  KernelTable(
+      const std::string& variant, const char* family, Capability capability, const std::array<std::string, Count>& sizes
+  ) {
     for (size_t dtype = 0; dtype < dtype_names.size(); ++dtype) {
       for (size_t size = 0; size < Count; ++size) {
         const std::string name = "quantized_matmul_" + variant + "_" + dtype_names[dtype] + "_" + sizes[size];
@@ -242,7 +245,7 @@ class KernelTable {
 template <size_t Count>
 std::array<std::string, Count> texts(const std::array<int, Count>& numbers) {
   std::array<std::string, Count> result;
-  std::transform(numbers.begin(), numbers.end(), result.begin(), [](int number) { return std::to_string(number); });
+  std::transform(numbers.begin(), numbers.end(), result.begin(), [](int number) { return decimal(number); });
   return result;
 }
 
@@ -250,7 +253,7 @@ template <size_t Count>
 std::array<std::string, Count> texts(const std::array<GemmTile, Count>& tiles) {
   std::array<std::string, Count> result;
   std::transform(tiles.begin(), tiles.end(), result.begin(), [](const GemmTile& tile) {
-    return std::to_string(tile.m) + "x" + std::to_string(tile.n);
+    return decimal(tile.m) + "x" + decimal(tile.n);
   });
   return result;
 }
@@ -327,7 +330,7 @@ constexpr std::array direct_tiles{GemmTile{32, 128}, GemmTile{64, 128}};
 
 const Kernel* native_kernel(QuantizationMode mode, const GemmTile& tile) {
   auto named = [](const char* format, const GemmTile& size) {
-    const std::string text = std::to_string(size.m) + "x" + std::to_string(size.n);
+    const std::string text = decimal(size.m) + "x" + decimal(size.n);
     const std::string name = std::string("quantized_matmul_") + format + "_float16_" + text;
     return intern_kernel(name, "quantized_matmul_tensorops27", Capability::tensorops27);
   };

@@ -32,31 +32,83 @@ std::function<Arrays(const Arrays&)> varying(
   };
 }
 
+// x for each of `members`, as a view: axis 0 of an array of `ndim` dimensions.
+mx::array repeated(const mx::array& x, int members, size_t ndim, mx::Stream s) {
+  mx::Shape shape(ndim - x.ndim(), 1);
+  shape[0] = members;
+  shape.insert(shape.end(), x.shape().begin(), x.shape().end());
+  return mx::broadcast_to(x, shape, s);
+}
+
+bool is_mapped(int axis) {
+  return axis >= 0;
+}
+
+bool is_empty(const mx::Shape& shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
+bool all_empty(const Arrays& arrays) {
+  return std::all_of(arrays.begin(), arrays.end(), [](const auto& array) { return array.size() == 0; });
+}
+
 } // namespace
 
-Arrays RowOp::vjp(
-    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
-) {
+// Derivatives of nothing are zeros. MLX's sum over an empty axis of a strided array never ends on a CPU, and some of
+// its ops refuse an empty array.
+Arrays RowOp::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
+  if (all_empty(cotangents)) {
+    Arrays zeros;
+    for (int i : argnums) {
+      zeros.push_back(mx::zeros_like(primals[i], stream()));
+    }
+    return zeros;
+  }
   return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), cotangents).second;
 }
 
 Arrays RowOp::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
+  const auto shapes = output_shapes(primals);
+  if (std::all_of(shapes.begin(), shapes.end(), is_empty)) {
+    Arrays zeros;
+    for (const auto& shape : shapes) {
+      zeros.push_back(mx::zeros(shape, tangents[0].dtype(), stream()));
+    }
+    return zeros;
+  }
   return mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
 }
 
 std::pair<Arrays, std::vector<int>> RowOp::vmap(const Arrays& inputs, const std::vector<int>& axes) {
-  const auto is_mapped = [](int axis) { return axis >= 0; };
   const auto rows_end = axes.begin() + static_cast<int64_t>(row_inputs());
   if (std::any_of(rows_end, axes.end(), is_mapped)) {
     const auto outputs = mx::vmap(meaning(), axes)(inputs);
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
-  const bool mapped = std::any_of(axes.begin(), rows_end, is_mapped);
-  Arrays rows(inputs.begin(), inputs.begin() + static_cast<int64_t>(row_inputs()));
-  auto stacked = stack_for_vmap(rows, {axes.begin(), rows_end}, stream());
-  stacked.insert(stacked.end(), inputs.begin() + static_cast<int64_t>(row_inputs()), inputs.end());
-  const auto outputs = apply(stacked);
-  return {outputs, std::vector<int>(outputs.size(), mapped ? 0 : -1)};
+  const auto rows_count = static_cast<int64_t>(row_inputs());
+  auto rows = stack_rows({inputs.begin(), inputs.begin() + rows_count}, {axes.begin(), rows_end}, stream());
+  if (!rows) {
+    const auto outputs = apply(inputs);
+    return {outputs, std::vector<int>(outputs.size(), -1)};
+  }
+  rows->insert(rows->end(), inputs.begin() + rows_count, inputs.end());
+  const auto outputs = apply(*rows);
+  return {outputs, std::vector<int>(outputs.size(), 0)};
+}
+
+std::optional<Arrays> stack_rows(const Arrays& rows, const std::vector<int>& axes, mx::Stream stream) {
+  const auto mapped = std::find_if(axes.begin(), axes.end(), is_mapped);
+  if (mapped == axes.end()) {
+    return std::nullopt;
+  }
+  const auto first = static_cast<size_t>(mapped - axes.begin());
+  auto stacked = stack_for_vmap(rows, axes, stream);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!is_mapped(axes[i])) {
+      stacked[i] = repeated(stacked[i], rows[first].shape(*mapped), stacked[first].ndim(), stream);
+    }
+  }
+  return stacked;
 }
 
 mx::Shape broadcast_shape(const Arrays& arrays) {

@@ -38,6 +38,10 @@ class RowOp : public Op {
   virtual Arrays apply(const Arrays& inputs) = 0;
 };
 
+// Rows under vmap: every mapped axis (>= 0) becomes axis 0, and rows that are not mapped are repeated along it, as
+// views. Nothing when no axis is mapped.
+std::optional<Arrays> stack_rows(const Arrays& rows, const std::vector<int>& axes, mx::Stream stream);
+
 // The shape to which arrays broadcast, for the dimensions that rows have.
 mx::Shape broadcast_shape(const Arrays& arrays);
 

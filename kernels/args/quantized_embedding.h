@@ -6,7 +6,7 @@
 struct QuantizedEmbeddingArgs {
   int32_t V;
   int32_t D;
-  int64_t ld_words; // 32-bit words between rows
+  int64_t ld_words;  // 32-bit words between rows
   int64_t ld_scales; // elements between rows
   int64_t ld_biases;
 };

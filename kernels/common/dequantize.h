@@ -14,7 +14,7 @@
 
 constant int quantized_mode [[function_constant(11)]]; // a QuantizationMode
 constant int quantized_bits [[function_constant(12)]];
-constant int quantized_group [[function_constant(13)]];      // values that share a scale
+constant int quantized_group [[function_constant(13)]];       // values that share a scale
 constant bool quantized_has_biases [[function_constant(14)]]; // mode affine, and K > 0
 
 // Sign, 2 bits of exponent with bias 1, 1 of mantissa: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their negatives.
@@ -28,7 +28,7 @@ inline float decode_e2m1(uint code) {
 inline float decode_e4m3(uint code) {
   const uint magnitude = code & 0x7fu;
   const float normal = as_type<float>(magnitude == 0x7fu ? 0x7fc00000u : (magnitude << 20) + (120u << 23));
-  const float value = magnitude < 8u ? float(magnitude) * 0x1.0p-9f : normal;
+  const float value = magnitude < 8u ? float(magnitude) / 512.0f : normal;
   return (code & 0x80u) != 0u ? -value : value;
 }
 
@@ -140,8 +140,8 @@ inline Octet load_weights(thread const PackedMatrix<T>& w, int row, int column) 
   return {scale_and_add(decode_four(octet, 0), scale, bias), scale_and_add(decode_four(octet, 4), scale, bias)};
 }
 
-// The bits of four values from `column` on, a multiple of 4, the first value lowest: at most 24 of them, from a whole or
-// a half byte on.
+// The bits of four values from `column` on, a multiple of 4, the first value lowest: at most 24 of them, from a whole
+// or a half byte on.
 inline uint load_quad(device const uint* row, int column) {
   device const uchar* p = reinterpret_cast<device const uchar*>(row) + column / 4 * quantized_bits / 2;
   switch (quantized_bits) {

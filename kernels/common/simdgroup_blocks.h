@@ -8,8 +8,8 @@
 #include "kernels/common/matmul_epilogue.h"
 #include "kernels/common/staged_block.h"
 
-// What tiled products on simdgroup_matrix are made of, besides staged blocks: products of 8x8 fragments of them, and the
-// way of the sums to device memory.
+// What tiled products on simdgroup_matrix are made of, besides staged blocks: products of 8x8 fragments of them, and
+// the way of the sums to device memory.
 
 constant constexpr int fragment_size = 8;
 

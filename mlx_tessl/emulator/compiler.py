@@ -115,6 +115,8 @@ _FLAGS = (
     "-fno-stack-protector",
     "-fvisibility=hidden",
     "-fvisibility-inlines-hidden",
+    # Any call may wait for other lanes: it must not be duplicated into the two sides of a branch on the lane.
+    "-fconvergent-functions",
     # Lanes that wait at different places are let go in the order of the code.
     "-mllvm",
     "-disable-block-placement",

@@ -5,7 +5,8 @@ from typing import Literal
 import mlx.core as mx
 
 from .. import _ext, reference
-from .._dispatch import Stream, takes_twin
+from .._dispatch import takes_twin
+from ..reference.streams import Stream
 
 
 def sigmoid_gate(x: mx.array, gate: mx.array, *, stream: Stream = None) -> mx.array:

@@ -5,7 +5,8 @@ from typing import overload
 import mlx.core as mx
 
 from .. import _ext, reference
-from .._dispatch import Stream, takes_twin
+from .._dispatch import takes_twin
+from ..reference.streams import Stream
 
 Normed = mx.array | tuple[mx.array, mx.array]
 

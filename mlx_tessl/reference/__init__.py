@@ -8,23 +8,40 @@ between ways to compute the same thing, and are ignored here.
 from .activations import activate
 from .attention import attention
 from .gates import geglu, sigmoid_gate, swiglu
+from .kv_store import kv_store
 from .linear import linear
 from .matmul import matmul
 from .norms import gated_rms_norm, layer_norm, rms_norm
 from .quantized_embedding import quantized_embedding
 from .quantized_matmul import quantized_matmul
+from .reductions import l2_normalize, logsumexp, row_max, row_sum, softmax
+from .rope import qk_norm_rope, rope, rope_inv_freq
+from .sampling import argmax, sample
+from .segment_mean import segment_mean
 
 __all__ = [
     "activate",
+    "argmax",
     "attention",
     "gated_rms_norm",
     "geglu",
+    "kv_store",
+    "l2_normalize",
     "layer_norm",
     "linear",
+    "logsumexp",
     "matmul",
+    "qk_norm_rope",
     "quantized_embedding",
     "quantized_matmul",
     "rms_norm",
+    "rope",
+    "rope_inv_freq",
+    "row_max",
+    "row_sum",
+    "sample",
+    "segment_mean",
     "sigmoid_gate",
+    "softmax",
     "swiglu",
 ]

@@ -16,7 +16,7 @@ def rms_norm(
     weight_offset: float = 0.0,
     stream: Stream = None,
 ) -> Normed:
-    """Twin of :func:`mlx_tessl.rms_norm`: ``s / sqrt(mean(s^2) + eps) (weight + weight_offset)``, ``s = x + residual``."""
+    """Twin of :func:`mlx_tessl.rms_norm`: ``s / sqrt(mean(s^2) + eps) (weight + offset)`` of ``x + residual``."""
     with on(stream):
         dtype = _dtype(x, residual, weight)
         s = _sum(x, residual)
@@ -35,7 +35,7 @@ def layer_norm(
     residual: mx.array | None = None,
     stream: Stream = None,
 ) -> Normed:
-    """Twin of :func:`mlx_tessl.layer_norm`: ``(s - mean(s)) / sqrt(var(s) + eps) weight + bias``, ``s = x + residual``."""
+    """Twin of :func:`mlx_tessl.layer_norm`: ``(s - mean) / sqrt(var + eps) weight + bias`` of ``x + residual``."""
     with on(stream):
         dtype = _dtype(x, residual, weight, bias)
         s = _sum(x, residual)

@@ -22,8 +22,10 @@ def quantized_embedding(
         rows = w.shape[0]
         flat = ids.reshape(-1)
         valid = (flat >= -rows) & (flat < rows)
-        gathered = [x if x is None else mx.take(x, mx.where(valid, flat, 0), axis=0) for x in (w, scales, biases)]
-        dtype = mx.bfloat16 if mode != "affine" or biases is None else mx.result_type(scales, biases)
-        weights = dequantize(gathered[0], gathered[1], gathered[2], group_size, bits, mode)
+        safe = mx.where(valid, flat, 0)
+        dtype = mx.bfloat16 if biases is None else mx.result_type(scales, biases)
+        row_biases = None if biases is None else mx.take(biases, safe, axis=0)
+        row_words, row_scales = mx.take(w, safe, axis=0), mx.take(scales, safe, axis=0)
+        weights = dequantize(row_words, row_scales, row_biases, group_size, bits, mode)
         kept = mx.where(valid[:, None], weights, 0.0).astype(dtype)
         return kept.reshape(*ids.shape, kept.shape[-1])

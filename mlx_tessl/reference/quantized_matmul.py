@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import mlx.core as mx
 
 from .activations import activate
@@ -44,17 +46,17 @@ def dequantize(
     mode: str,
 ) -> mx.array:
     """Packed weights as float32."""
-    if mode == "affine":
-        assert biases is not None
-        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     if w.size == 0:
         group = group_size or {"affine": 64, "nvfp4": 16}.get(mode, 32)
         return mx.zeros((*w.shape[:-1], scales.shape[-1] * group))
-    options = {"group_size": group_size, "bits": bits, "mode": mode, "dtype": mx.float32}
+    if mode == "affine":
+        assert biases is not None
+        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+    decode = partial(mx.dequantize, group_size=group_size, bits=bits, mode=mode, dtype=mx.float32)
     if mode != "nvfp4":
-        return mx.dequantize(w, scales, biases, **options)
+        return decode(w, scales, biases)
     # MLX decodes 32 values at a time, two groups of nvfp4, across rows: the last may lack its second.
     odd = scales.size % 2
     words = mx.pad(w.reshape(1, -1), [(0, 0), (0, 2 * odd)])
-    weights = mx.dequantize(words, mx.pad(scales.reshape(1, -1), [(0, 0), (0, odd)]), **options)
+    weights = decode(words, mx.pad(scales.reshape(1, -1), [(0, 0), (0, odd)]))
     return weights[:, : 16 * scales.size].reshape(*w.shape[:-1], 16 * scales.shape[-1])

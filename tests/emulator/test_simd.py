@@ -134,6 +134,27 @@ def test_divergent_lanes_meet_again(order: str) -> None:
     assert reading.divergent_operations == 4
 
 
+def test_operations_between_branches_on_the_lane_are_not_split() -> None:
+    text = """
+    kernel void rows(device const float* a [[buffer(0)]], device float* out [[buffer(1)]],
+                     uint lane [[thread_index_in_simdgroup]]) {
+      float result[4];
+      for (int row = 0; row < 4; ++row) {
+        result[row] = a[row * 32 + lane];
+      }
+      for (int row = 0; row < 4; ++row) {
+        result[row] = simd_sum(result[row]);
+        if (lane == 0) {
+          out[row] = result[row];
+        }
+      }
+    }
+    """
+    a, out = np.arange(128, dtype=np.float32), np.zeros(4, np.float32)
+    metal(text).launch("rows", [a, Out(out)], grid=1, group=32)
+    assert np.array_equal(out, a.reshape(4, 32).sum(1))
+
+
 def test_reading_an_absent_lane_gives_nan() -> None:
     text = """
     kernel void absent(device float* out [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {

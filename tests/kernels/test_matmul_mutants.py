@@ -107,7 +107,7 @@ def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray) -> Disp
 def run(problem: Problem, source: Source, change: Callable[[Dispatch], None] = lambda dispatch: None) -> None:
     """Launch under all checks and hold the result to float64."""
     launch = problem.launch()
-    out = np.zeros((problem.batch, problem.M, problem.N), np.float32)
+    out = np.zeros((problem.batch, problem.M, problem.N), problem.inputs()[0].dtype)
     dispatch = dispatch_of(problem, launch, out)
     change(dispatch)
     source.launch(
@@ -145,7 +145,7 @@ def tensorops(name: str, original: str, planted: str, **problem: Any) -> Mutant:
 
 STAGED = "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      multiply_blocks"
 USED = "      );\n      threadgroup_barrier(mem_flags::mem_threadgroup);\n      a_tile"
-STRIP = "    simdgroup_barrier(mem_flags::mem_threadgroup);\n    for (int q"
+STRIP = "    metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);\n    for (int q"
 
 MUTANTS = [
     portable("no barrier after staging", STAGED, "      multiply_blocks"),
@@ -203,6 +203,15 @@ def test_the_kernels_themselves(family: str, layout: str) -> None:
     run(Problem(family, layout), source_of(family))
 
 
+def plant(mutant: Mutant, kernels: Path) -> None:
+    """Change the one place in the family's file, or in what it shares with others, that the mutant is about."""
+    files = [kernels / f"{mutant.family}.metal", *sorted((kernels / "common").glob("*.h"))]
+    counts = {file: file.read_text().count(mutant.original) for file in files}
+    assert sum(counts.values()) == 1, "the mutant no longer fits the kernel"
+    file = max(files, key=lambda file: counts[file])
+    file.write_text(file.read_text().replace(mutant.original, mutant.planted))
+
+
 def test_the_tile_that_is_not_square() -> None:
     problem = Problem("matmul_tensorops", M=200, N=700, K=40, relaxed=True)
     assert problem.launch().kernel.endswith("_128x64")
@@ -212,10 +221,7 @@ def test_the_tile_that_is_not_square() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
     shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    path = tmp_path / "kernels" / f"{mutant.family}.metal"
-    text = path.read_text()
-    assert text.count(mutant.original) == 1, "the mutant no longer fits the kernel"
-    path.write_text(text.replace(mutant.original, mutant.planted))
+    plant(mutant, tmp_path / "kernels")
     with pytest.raises((EmulatorError, AssertionError)):
         run(Problem(mutant.family, **mutant.problem), source_of(mutant.family, tmp_path))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 
 import mlx_tessl as mt
@@ -60,7 +61,7 @@ class OpSpec:
     such pairs for an op with several results. The error allowed is ``roundings(case) * 2^-24`` of that sum, and one
     rounding of the result to its dtype. Where ``gives_indices`` the result is exact, of dtype uint32, and constant to
     derivatives. ``variants`` are keywords that make different ops of the first case. Inputs that are ``growing`` may
-    have more members along their first axis, together.
+    have more members along their first axis, together; ``shapeless`` tells whether shapeless compile is possible.
     """
 
     name: str
@@ -73,6 +74,7 @@ class OpSpec:
     growing: tuple[str, ...]
     variants: tuple[dict[str, Any], ...] = ({},)
     gives_indices: bool = False
+    shapeless: bool = True
 
 
 def activate(z: np.ndarray, activation: str | None) -> np.ndarray:
@@ -623,6 +625,399 @@ GEGLU = OpSpec(
     variants=({}, {"approximate": "none"}),
 )
 
+
+def rope_oracle(
+    x: np.ndarray,
+    positions: np.ndarray,
+    inv_freq: np.ndarray,
+    *,
+    rotary_dim: int | None = None,
+    interleaved: bool = False,
+) -> Expected:
+    """By complex numbers: a + ib turned by e^(i angle), the angle rounded to float32 as the op defines it."""
+    rotary_dim = rotary_dim or x.shape[-1]
+    if positions.ndim == 2 and x.ndim > 3:
+        positions = positions[(slice(None), *[None] * (x.ndim - 3))]
+    angles = (positions[..., None].astype(np.float32) * inv_freq.astype(np.float32)).astype(np.float64)
+    first, second = (
+        (slice(0, rotary_dim, 2), slice(1, rotary_dim, 2))
+        if interleaved
+        else (slice(0, rotary_dim // 2), slice(rotary_dim // 2, rotary_dim))
+    )
+    turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)
+    y, magnitude = x.copy(), np.zeros_like(x)
+    y[..., first], y[..., second] = turned.real, turned.imag
+    magnitude[..., first] = magnitude[..., second] = np.abs(x[..., first]) + np.abs(x[..., second])
+    return y, magnitude
+
+
+def qk_norm_rope_oracle(
+    q: np.ndarray,
+    k: np.ndarray,
+    q_weight: np.ndarray,
+    k_weight: np.ndarray,
+    positions: np.ndarray,
+    inv_freq: np.ndarray,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    rotary_dim: int | None = None,
+) -> list[Expected]:
+    results = []
+    for x, weight in ((q, q_weight), (k, k_weight)):
+        y = x / _root_mean_square(x, eps) * (weight + weight_offset)
+        turned, magnitude = rope_oracle(y, positions, inv_freq, rotary_dim=rotary_dim)
+        results.append((turned, magnitude + np.abs(y)))
+    return results
+
+
+def _rope_tables(positions: Any, rotary_dim: int) -> Arrays:
+    """Positions, and frequencies that are not differentiated here: their gradients are sums of large terms."""
+    inv_freq = 1e4 ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
+    return {"positions": np.asarray(positions, np.int32), "inv_freq": inv_freq.astype(np.float32)}
+
+
+ROPE = OpSpec(
+    name="rope",
+    op=mt.rope,
+    twin=mt.reference.rope,
+    oracle=rope_oracle,
+    roundings=lambda _: 6,  # 0.5 was used by the CPU code, whose cosine errs by 2 ulp of 1
+    cases=(
+        Case("heads", {"x": (2, 3, 5, 16)}, integers=_rope_tables(np.arange(5), 16)),
+        Case("batch", {"x": (2, 3, 4, 24)}, {"rotary_dim": 8}, _rope_tables([[0, 1, 2, 3], [7, 9, 11, 500]], 8)),
+        Case("ragged", {"x": (3, 37)}, {"rotary_dim": 22}, _rope_tables([5, 0, 2000], 22)),
+        Case("interleaved", {"x": (2, 3, 32)}, {"interleaved": True}, _rope_tables([1, 2, 3], 32)),
+        Case("ragged_pairs", {"x": (3, 19)}, {"interleaved": True, "rotary_dim": 10}, _rope_tables([1, 2, 3], 10)),
+        Case("one_position", {"x": (4, 1, 12)}, integers=_rope_tables(17, 12)),
+        Case("row", {"x": (600,)}, integers=_rope_tables(3, 600)),
+        Case("empty", {"x": (2, 0, 8)}, integers=_rope_tables(np.zeros(0), 8)),
+    ),
+    refusals=(
+        Refusal("odd", {"x": (3, 8)}, "rotary_dim is 7", {"rotary_dim": 7}, integers=_rope_tables([0] * 3, 8)),
+        Refusal("wide", {"x": (3, 8)}, "rotary_dim is 10", {"rotary_dim": 10}, integers=_rope_tables([0] * 3, 10)),
+        Refusal("inv_freq", {"x": (3, 8)}, "inv_freq has shape (3)", integers=_rope_tables([0] * 3, 6)),
+        Refusal("positions", {"x": (3, 8)}, "positions has shape (2)", integers=_rope_tables([0, 1], 8)),
+        Refusal("int", {"x": (3, 8)}, "int32", dtypes={"x": "int32"}, integers=_rope_tables([0] * 3, 8)),
+        Refusal(
+            "float_positions",
+            {"x": (3, 8)},
+            "positions has dtype float32",
+            integers={**_rope_tables([0] * 3, 8), "positions": np.zeros(3, np.float32)},
+        ),
+    ),
+    growing=("x",),
+    variants=({}, {"interleaved": True}),
+)
+
+QK_NORM_ROPE = OpSpec(
+    name="qk_norm_rope",
+    op=partial(mt.qk_norm_rope, eps=1e-6),
+    twin=partial(mt.reference.qk_norm_rope, eps=1e-6),
+    oracle=partial(qk_norm_rope_oracle, eps=1e-6),
+    roundings=lambda case: 22 + case.shapes["q"][-1] / 8,
+    cases=(
+        Case(
+            "heads",
+            {"q": (2, 4, 3, 32), "k": (2, 1, 3, 32), "q_weight": (32,), "k_weight": (32,)},
+            {"rotary_dim": 8, "weight_offset": 1.0},
+            _rope_tables([3, 4, 5], 8),
+        ),
+        Case(
+            "ragged",
+            {"q": (1, 2, 2, 37), "k": (1, 3, 2, 37), "q_weight": (37,), "k_weight": (37,)},
+            {"rotary_dim": 22},
+            _rope_tables([[3, 4]], 22),
+        ),
+        Case(
+            "decode",
+            {"q": (3, 2, 1, 64), "k": (3, 1, 1, 64), "q_weight": (64,), "k_weight": (64,)},
+            integers=_rope_tables([[7], [100], [3]], 64),
+        ),
+    ),
+    refusals=(
+        Refusal(
+            "k",
+            {"q": (2, 3, 8), "k": (2, 3, 6), "q_weight": (8,), "k_weight": (6,)},
+            "k has shape (2,3,6)",
+            integers=_rope_tables([0] * 3, 8),
+        ),
+        Refusal(
+            "weight",
+            {"q": (2, 3, 8), "k": (2, 3, 8), "q_weight": (8,), "k_weight": (6,)},
+            "k_weight has shape (6)",
+            integers=_rope_tables([0] * 3, 8),
+        ),
+    ),
+    growing=("q", "k"),
+    variants=({}, {"weight_offset": 0.0}, {"eps": 1e-2}),
+)
+
+
+def row_sum_oracle(x: np.ndarray) -> Expected:
+    return x.sum(-1), np.abs(x).sum(-1)
+
+
+def row_max_oracle(x: np.ndarray) -> Expected:
+    return x.max(-1), np.zeros(x.shape[:-1])
+
+
+def logsumexp_oracle(x: np.ndarray) -> Expected:
+    most = x.max(-1)
+    log = np.log(np.exp(x - most[..., None]).sum(-1))
+    # e^(x - max) errs by |x - max| roundings.
+    return most + log, np.abs(most) + log + np.abs(x).max(-1) + 1
+
+
+def softmax_oracle(x: np.ndarray, *, axis: int = -1) -> Expected:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    y = e / e.sum(axis, keepdims=True)
+    return y, y * (1 + np.abs(x) + np.abs(x).max(axis, keepdims=True))
+
+
+def l2_normalize_oracle(x: np.ndarray, *, eps: float) -> Expected:
+    y = x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), eps)
+    return y, np.abs(y)
+
+
+def _roundings_of_sum(case: Case) -> float:
+    # Four lanes and two accumulators at the worst. Up to 0.3 was used, by one row of 3.
+    return 8 + case.shapes["x"][-1] / 8
+
+
+def _reduction(
+    name: str, op: Any, twin: Any, oracle: Any, *, extra_cases: tuple[Case, ...] = (), **fields: Any
+) -> OpSpec:
+    return OpSpec(
+        name=name,
+        op=op,
+        twin=twin,
+        oracle=oracle,
+        roundings=_roundings_of_sum,
+        cases=(
+            Case("plain", {"x": (5, 64)}),
+            Case("ragged", {"x": (2, 3, 37)}),
+            Case("short", {"x": (4, 3)}),
+            Case("row", {"x": (1000,)}),
+            Case("one_column", {"x": (6, 1)}),
+            Case("empty", {"x": (0, 8)}),
+            *extra_cases,
+        ),
+        refusals=(
+            Refusal("scalar", {"x": ()}, fields.pop("scalar", "x has shape ()")),
+            Refusal("no_columns", {"x": (3, 0)}, "its rows must not be empty"),
+            Refusal("int", {"x": (3, 4)}, "int32", dtypes={"x": "int32"}),
+            *fields.pop("extra_refusals", ()),
+        ),
+        growing=("x",),
+        **fields,
+    )
+
+
+ROW_SUM = _reduction("row_sum", mt.row_sum, mt.reference.row_sum, row_sum_oracle)
+ROW_MAX = _reduction("row_max", mt.row_max, mt.reference.row_max, row_max_oracle)
+LOGSUMEXP = _reduction("logsumexp", mt.logsumexp, mt.reference.logsumexp, logsumexp_oracle)
+SOFTMAX = _reduction(
+    "softmax",
+    mt.softmax,
+    mt.reference.softmax,
+    softmax_oracle,
+    extra_cases=(
+        Case("first_axis", {"x": (5, 6, 7)}, {"axis": 0}),
+        Case("middle_axis", {"x": (5, 6, 7)}, {"axis": -2}),
+    ),
+    scalar="axis is -1; x has 0 dimensions",
+    extra_refusals=(Refusal("axis", {"x": (3, 4)}, "axis is 2; x has 2 dimensions", {"axis": 2}),),
+    variants=({}, {"axis": 0}),
+)
+L2_NORMALIZE = _reduction(
+    "l2_normalize",
+    partial(mt.l2_normalize, eps=1e-12),
+    partial(mt.reference.l2_normalize, eps=1e-12),
+    partial(l2_normalize_oracle, eps=1e-12),
+    extra_cases=(Case("small", {"x": (4, 8)}, {"eps": 100.0}),),
+    extra_refusals=(Refusal("eps", {"x": (3, 4)}, "eps is 0", {"eps": 0.0}),),
+    variants=({}, {"eps": 100.0}),
+)
+
+
+def argmax_oracle(logits: np.ndarray, *, softcap: float | None = None) -> Expected:
+    z = logits if softcap is None else np.tanh(logits / softcap)
+    index = np.argmax(z, axis=-1)
+    return index.astype(np.float64), np.zeros(index.shape)
+
+
+ARGMAX = OpSpec(
+    name="argmax",
+    op=mt.argmax,
+    twin=mt.reference.argmax,
+    oracle=argmax_oracle,
+    roundings=lambda _: 0,
+    cases=(
+        Case("plain", {"logits": (5, 64)}),
+        Case("ragged", {"logits": (2, 3, 37)}),
+        Case("vocabulary", {"logits": (10007,)}),
+        Case("capped", {"logits": (7, 300)}, {"softcap": 30.0}),
+        Case("one_column", {"logits": (6, 1)}),
+        Case("empty", {"logits": (0, 8)}),
+    ),
+    refusals=(
+        Refusal("scalar", {"logits": ()}, "logits has shape ()"),
+        Refusal("no_columns", {"logits": (3, 0)}, "its rows must not be empty"),
+        Refusal("int", {"logits": (3, 4)}, "int32", dtypes={"logits": "int32"}),
+        Refusal("softcap", {"logits": (3, 4)}, "softcap is 0", {"softcap": 0.0}),
+    ),
+    growing=("logits",),
+    variants=({}, {"softcap": 1e-3}),
+    gives_indices=True,
+)
+
+
+def sample_oracle(
+    logits: np.ndarray,
+    *,
+    key: mx.array,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    softcap: float | None = None,
+) -> Expected:
+    """By sorting, with MLX's own noise of the key."""
+    z = logits if softcap is None else softcap * np.tanh(logits / softcap)
+    if temperature == 0:
+        return argmax_oracle(z)
+    z = z / temperature
+    least = np.full((*z.shape[:-1], 1), -np.inf)
+    if top_k is not None and top_k < z.shape[-1]:
+        least = np.sort(z, axis=-1)[..., -top_k, None]
+    if top_p is not None:
+        descending = -np.sort(-np.where(z >= least, z, -np.inf), axis=-1)
+        mass = np.cumsum(np.exp(descending - descending[..., :1]), axis=-1)
+        first = np.argmax(mass >= top_p * mass[..., -1:], axis=-1, keepdims=True) if z.size else np.zeros((0, 1), int)
+        least = np.maximum(least, np.take_along_axis(descending, first, axis=-1))
+    noise = np.array(mx.random.gumbel(logits.shape, mx.float32, key)).astype(np.float64)
+    return argmax_oracle(np.where(z >= least, z + noise, -np.inf))
+
+
+_KEY = {"key": mx.random.key(7)}
+
+SAMPLE = OpSpec(
+    name="sample",
+    op=mt.sample,
+    twin=mt.reference.sample,
+    oracle=sample_oracle,
+    roundings=lambda _: 0,
+    cases=(
+        Case("plain", {"logits": (50, 64)}, _KEY),
+        Case("cool", {"logits": (2, 9, 37)}, {"temperature": 0.3, **_KEY}),
+        Case("greedy", {"logits": (9, 37)}, {"temperature": 0.0, **_KEY}),
+        Case("top_k", {"logits": (40, 300)}, {"top_k": 5, **_KEY}),
+        Case("top_p", {"logits": (40, 300)}, {"top_p": 0.3, **_KEY}),
+        Case("all", {"logits": (40, 1001)}, {"top_k": 50, "top_p": 0.6, "temperature": 0.7, "softcap": 30.0, **_KEY}),
+        Case("top_one", {"logits": (9, 37)}, {"top_k": 1, **_KEY}),
+        Case("more_than_there_are", {"logits": (9, 37)}, {"top_k": 100, "top_p": 1.0, **_KEY}),
+        Case("empty", {"logits": (0, 8)}, {"top_k": 2, **_KEY}),
+    ),
+    refusals=(
+        Refusal("scalar", {"logits": ()}, "logits has shape ()"),
+        Refusal("no_columns", {"logits": (3, 0)}, "its rows must not be empty"),
+        Refusal("temperature", {"logits": (3, 4)}, "temperature is -1", {"temperature": -1.0}),
+        Refusal("top_k", {"logits": (3, 4)}, "top_k is 0", {"top_k": 0}),
+        Refusal("top_p", {"logits": (3, 4)}, "top_p is 1.5", {"top_p": 1.5}),
+        Refusal("softcap", {"logits": (3, 4)}, "softcap is nan", {"softcap": float("nan")}),
+    ),
+    growing=(),
+    shapeless=False,  # MLX's random numbers need their shape
+    variants=({}, {"top_k": 2}, {"top_p": 0.2}, {"temperature": 9.0}, {"softcap": 1e-2}),
+    gives_indices=True,
+)
+
+
+def segment_mean_oracle(x: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Expected:
+    parts = [x[max(start, 0) : max(start + length, 0)] for start, length in zip(starts, lengths, strict=True)]
+    counts = np.array([[max(len(part), 1)] for part in parts]).reshape(len(parts), 1)
+    sums = [np.stack([part.sum(0), np.abs(part).sum(0)]) for part in parts]
+    both = np.array(sums).reshape(len(parts), 2, x.shape[1])
+    return both[:, 0] / counts, both[:, 1] / counts
+
+
+def _segments(starts: list[int], lengths: list[int]) -> Arrays:
+    return {"starts": np.array(starts, np.int32), "lengths": np.array(lengths, np.int32)}
+
+
+SEGMENT_MEAN = OpSpec(
+    name="segment_mean",
+    op=mt.segment_mean,
+    twin=mt.reference.segment_mean,
+    oracle=segment_mean_oracle,
+    roundings=lambda case: 4 + case.shapes["x"][0],  # 0.1 was used
+    cases=(
+        Case("padded", {"x": (30, 64)}, integers=_segments([0, 10, 20], [10, 3, 1])),
+        Case("ragged", {"x": (29, 37)}, integers=_segments([0, 9, 17, 18], [9, 8, 1, 11])),
+        Case("overlapping", {"x": (29, 5)}, integers=_segments([0, 4, 4, 0], [9, 8, 1, 29])),
+        Case("none_and_outside", {"x": (8, 200)}, integers=_segments([3, 6, -2, 20], [0, 5, 4, 2])),
+        Case("one_row", {"x": (1, 130)}, integers=_segments([0], [1])),
+        Case("no_segments", {"x": (8, 3)}, integers=_segments([], [])),
+        Case("no_rows", {"x": (0, 3)}, integers=_segments([0, 1], [4, 4])),
+    ),
+    refusals=(
+        Refusal("ndim", {"x": (2, 3, 4)}, "x has shape (2,3,4)", integers=_segments([0], [1])),
+        Refusal("no_columns", {"x": (3, 0)}, "x has shape (3,0)", integers=_segments([0], [1])),
+        Refusal("lengths", {"x": (3, 4)}, "starts has shape (2) and lengths (1)", integers=_segments([0, 1], [1])),
+        Refusal("int", {"x": (3, 4)}, "int32", dtypes={"x": "int32"}, integers=_segments([0], [1])),
+        Refusal(
+            "float_starts",
+            {"x": (3, 4)},
+            "starts has dtype float32",
+            integers={"starts": np.zeros(1, np.float32), "lengths": np.ones(1, np.int32)},
+        ),
+    ),
+    growing=("x",),
+)
+
+
+def kv_store_oracle(cache: np.ndarray, new: np.ndarray, position: np.ndarray) -> Expected:
+    y = cache.copy()
+    for index in np.ndindex(*new.shape[:-1]):
+        start = int(position[index[0]] if position.ndim else position)
+        y[(*index[:-1], (start + index[-1]) % cache.shape[-2])] = new[index]
+    return y, np.zeros_like(y)
+
+
+def _positions(position: Any) -> Arrays:
+    return {"position": np.array(position, np.int32)}
+
+
+KV_STORE = OpSpec(
+    name="kv_store",
+    op=mt.kv_store,
+    twin=mt.reference.kv_store,
+    oracle=kv_store_oracle,
+    roundings=lambda _: 0,
+    cases=(
+        Case("one_step", {"cache": (2, 3, 10, 8), "new": (2, 3, 1, 8)}, integers=_positions(4)),
+        Case("several", {"cache": (2, 3, 10, 7), "new": (2, 3, 4, 7)}, integers=_positions(2)),
+        Case("around_the_end", {"cache": (2, 10, 8), "new": (2, 5, 8)}, integers=_positions(27)),
+        Case("one_each", {"cache": (3, 2, 6, 130), "new": (3, 2, 2, 130)}, integers=_positions([0, 5, 9])),
+        Case("before_the_start", {"cache": (6, 4), "new": (2, 4)}, integers=_positions(-1)),
+        Case("all", {"cache": (6, 4), "new": (6, 4)}, integers=_positions(0)),
+        Case("nothing", {"cache": (6, 4), "new": (0, 4)}, integers=_positions(3)),
+    ),
+    refusals=(
+        Refusal("long", {"cache": (2, 4, 8), "new": (2, 5, 8)}, "with S rows at most", integers=_positions(0)),
+        Refusal("width", {"cache": (2, 4, 8), "new": (2, 1, 7)}, "new has shape (2,1,7)", integers=_positions(0)),
+        Refusal("rank", {"cache": (2, 4, 8), "new": (1, 8)}, "they must be [..., S, D]", integers=_positions(0)),
+        Refusal("positions", {"cache": (2, 4, 8), "new": (2, 1, 8)}, "position has", integers=_positions([0, 1, 2])),
+        Refusal(
+            "float_position",
+            {"cache": (2, 4, 8), "new": (2, 1, 8)},
+            "position has dtype float32",
+            integers={"position": np.zeros((), np.float32)},
+        ),
+    ),
+    growing=("cache", "new"),
+)
+
 SPECS: tuple[OpSpec, ...] = (
     MATMUL,
     LINEAR,
@@ -634,4 +1029,15 @@ SPECS: tuple[OpSpec, ...] = (
     SIGMOID_GATE,
     SWIGLU,
     GEGLU,
+    ROPE,
+    QK_NORM_ROPE,
+    ROW_SUM,
+    ROW_MAX,
+    LOGSUMEXP,
+    SOFTMAX,
+    L2_NORMALIZE,
+    ARGMAX,
+    SAMPLE,
+    SEGMENT_MEAN,
+    KV_STORE,
 )

@@ -56,7 +56,7 @@ def random_scale_codes(format: Format, rows: tuple[int, ...], groups: int, seed:
 def unpack(words: np.ndarray, bits: int) -> np.ndarray:
     """Codes of a little-endian bit stream along each row."""
     stream = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
-    codes = stream.reshape(*words.shape[:-1], -1, bits)
+    codes = stream.reshape(*words.shape[:-1], words.shape[-1] * 32 // bits, bits)
     return (codes.astype(np.int64) << np.arange(bits)).sum(axis=-1)
 
 

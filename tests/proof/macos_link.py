@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import lief
 import nanobind
-from toolbox import ROOT, cache_directory, pinned, zig
+from toolbox import ROOT, cache_directory, download, pinned, zig
 
 # The oldest macOS that MLX has wheels for: the strictest choice. Headers and exported names of its wheel are those of
 # the wheel for macOS 26.
@@ -54,7 +53,10 @@ ALLOWED_LIBRARIES = {
 }
 
 # What the build defines for single sources; an omission fails the link by name.
-DEFINITIONS = {"vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"]}
+DEFINITIONS = {
+    "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+    "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+}
 
 HIDDEN_CALL = """
 #include <mlx/backend/metal/device.h>
@@ -100,21 +102,12 @@ def fetch_sdk() -> Sdk:
     if not root.exists():
         partial = Path(tempfile.mkdtemp(dir=cache_directory()))
         for requirement in (f"mlx-metal=={mlx}", f"mlx=={mlx}", WITNESS):
-            unpack(download(requirement, partial), partial)
+            unpack(download(requirement, partial, PLATFORM), partial)
         for name, text in SDK_STAND_INS.items():
             (partial / "sdk" / name).parent.mkdir(parents=True, exist_ok=True)
             (partial / "sdk" / name).write_text(f"#pragma once\n{text}\n")
         partial.rename(root)
     return Sdk(root)
-
-
-def download(requirement: str, directory: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-    command += ["--platform", PLATFORM, "--python-version", "3.12", "-d", str(directory), requirement]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise ProofError(f"pip could not download {requirement} for {PLATFORM}:\n{result.stderr}")
-    return max(directory.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime_ns)
 
 
 def unpack(wheel: Path, root: Path) -> None:

@@ -29,6 +29,16 @@ def cache_directory() -> Path:
     return directory
 
 
+def download(requirement: str, directory: Path, platform: str) -> Path:
+    """The wheel of a package for another platform."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    command += ["--platform", platform, "--python-version", "3.12", "-d", str(directory), requirement]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(f"pip could not download {requirement} for {platform}:\n{result.stderr}")
+    return max(directory.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime_ns)
+
+
 def zig(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs zig, the one cross compiler that pip can install; its own cache lies with ours."""
     cache = str(cache_directory() / "zig")

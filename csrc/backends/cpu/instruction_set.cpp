@@ -11,16 +11,16 @@ namespace tessl::cpu {
 namespace baseline {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
-}
+} // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
-}
+} // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
-}
+} // namespace avx512
 #endif
 
 namespace {

@@ -339,7 +339,8 @@ double cost(const Matmul& p, int64_t rows, int64_t columns) {
   const auto M = static_cast<double>(rows);
   const auto N = static_cast<double>(columns);
   const auto K = static_cast<double>(p.K);
-  return M * N * (2 * K + cost_of_epilogue) + (M + N) * K * static_cast<double>(size_of(element_of(p.dtype))) * cost_per_byte;
+  return M * N * (2 * K + cost_of_epilogue) +
+         (M + N) * K * static_cast<double>(size_of(element_of(p.dtype))) * cost_per_byte;
 }
 
 struct BlockShape {

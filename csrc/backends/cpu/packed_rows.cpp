@@ -97,9 +97,7 @@ const float* PackedRows::prepare_floats(const MatrixView& view, Scratch& scratch
       return target;
     }
     for (int64_t i = 0; i < rows_.size(); ++i) {
-      vector_kernels().load(
-          element_, target + i * count, advance(source, element_, i * row_stride), stride, count
-      );
+      vector_kernels().load(element_, target + i * count, advance(source, element_, i * row_stride), stride, count);
     }
     return target;
   }

@@ -9,8 +9,8 @@
 
 namespace tessl::cpu {
 
-// out[i] = row ids[i] of the weights, row-contiguous in `dtype`; zeros where the id, negative ones counted from the end,
-// is no row.
+// out[i] = row ids[i] of the weights, row-contiguous in `dtype`; zeros where the id, negative ones counted from the
+// end, is no row.
 struct QuantizedEmbedding {
   mlx::core::Dtype dtype;
   PackedMatrix w;

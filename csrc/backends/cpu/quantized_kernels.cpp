@@ -40,7 +40,7 @@ TESSL_INLINE Words unpack(const uint8_t* stream, int64_t index) {
   if constexpr (Bits == 8) {
     return widen_bytes(stream + index);
   } else {
-    const int64_t first_bit = index * Bits;
+    const auto first_bit = static_cast<uint64_t>(index) * Bits;
     const uint8_t* bytes = stream + first_bit / 8;
     const uint32_t half_byte = lanes * Bits % 8 == 0 ? 0 : static_cast<uint32_t>(first_bit % 8);
     Words words, shifts;
@@ -134,8 +134,8 @@ TESSL_INLINE void with_format(const Quantization& quantization, Function f) {
   }
 }
 
-// Calls f(stream, first, count, scale, bias) for each group's part of [begin, end): `count` values from value `first` of
-// `stream` on. The last of a row are read from a copy, which may be read beyond its end.
+// Calls f(stream, first, count, scale, bias) for each group's part of [begin, end): `count` values from value `first`
+// of `stream` on. The last of a row are read from a copy, which may be read beyond its end.
 template <typename Format, typename Function>
 TESSL_INLINE void for_each_group(
     const Quantization& quantization, const PackedRow& row, int64_t begin, int64_t end, Function f
@@ -170,12 +170,12 @@ void dequantize_row(
     const Quantization& quantization, float* target, const PackedRow& row, int64_t begin, int64_t count
 ) {
   const auto decode_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
-      __attribute__((always_inline)) {
-    for (int64_t i = 0; i < values; i += lanes) {
-      store(target + i, weights<Format>(stream, first + i, scale, bias));
-    }
-    target += values;
-  };
+                                __attribute__((always_inline)) {
+                                  for (int64_t i = 0; i < values; i += lanes) {
+                                    store(target + i, weights<Format>(stream, first + i, scale, bias));
+                                  }
+                                  target += values;
+                                };
   for_each_group<Format>(quantization, row, begin, begin + count, decode_group);
 }
 
@@ -187,34 +187,40 @@ TESSL_INLINE float sum_lanes(Floats x) {
   return sum;
 }
 
-// Two accumulators a row, taken in turns, hide the latency of their additions.
+// Two accumulators a row, taken in turns, hide the latency of their additions. A row's bits do not depend on how many
+// rows there are.
 template <typename Format, int Rows>
 void dot_row(
     const Quantization& quantization, float* sums, int64_t ld_sums, const float* a, int64_t lda, const PackedRow& row
 ) {
-  Floats even[Rows] = {};
-  Floats odd[Rows] = {};
+  constexpr int chains = 2;
+  Floats accumulators[chains][Rows] = {};
   const auto add_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
-      __attribute__((always_inline)) {
-    const auto add = [&](Floats* accumulators, int64_t i) __attribute__((always_inline)) {
-      const Floats w = weights<Format>(stream, first + i, scale, bias);
-      for (int m = 0; m < Rows; ++m) {
-        accumulators[m] += w * load(a + m * lda + i);
-      }
-    };
-    int64_t i = 0;
-    for (; i + 2 * lanes <= values; i += 2 * lanes) {
-      add(even, i);
-      add(odd, i + lanes);
-    }
-    if (i < values) {
-      add(even, i);
-    }
-    a += values;
-  };
+                             __attribute__((always_inline)) {
+                               const auto add = [&](int chain, int64_t i) __attribute__((always_inline)) {
+                                 const Floats w = weights<Format>(stream, first + i, scale, bias);
+                                 for (int m = 0; m < Rows; ++m) {
+                                   accumulators[chain][m] += w * load(a + m * lda + i);
+                                 }
+                               };
+                               int64_t i = 0;
+                               for (; i + chains * lanes <= values; i += chains * lanes) {
+                                 for (int chain = 0; chain < chains; ++chain) {
+                                   add(chain, i + chain * lanes);
+                                 }
+                               }
+                               for (; i < values; i += lanes) {
+                                 add(0, i);
+                               }
+                               a += values;
+                             };
   for_each_group<Format>(quantization, row, 0, row.values, add_group);
   for (int m = 0; m < Rows; ++m) {
-    sums[m * ld_sums] = sum_lanes(even[m] + odd[m]);
+    Floats sum = accumulators[0][m];
+    for (int chain = 1; chain < chains; ++chain) {
+      sum += accumulators[chain][m];
+    }
+    sums[m * ld_sums] = sum_lanes(sum);
   }
 }
 

@@ -9,9 +9,9 @@
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 
-// A product is cut into tasks, each a block of the output that one thread computes from start to end. With few rows of x
-// the packed weights are streamed once and decoded in registers; with more, panels of them are decoded into cache, each
-// once for all rows of the block, and multiplied by BLAS. Sums are float32 and stand in `out` itself where that is
+// A product is cut into tasks, each a block of the output that one thread computes from start to end. With few rows of
+// x the packed weights are streamed once and decoded in registers; with more, panels of them are decoded into cache,
+// each once for all rows of the block, and multiplied by BLAS. Sums are float32 and stand in `out` itself where that is
 // float32. The cut depends on shapes alone, so that the number of threads does not show in the result.
 
 namespace tessl::cpu {
@@ -125,11 +125,7 @@ void stream_transposed(const Task& task, Sums sums) {
 void decode_rows(const QuantizedMatmul& p, const PackedRows& weights, Range rows, Range columns, float* panel) {
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     quantized_kernels().dequantize(
-        p.w.quantization,
-        panel + (i - rows.begin) * columns.size(),
-        weights.row(i),
-        columns.begin,
-        columns.size()
+        p.w.quantization, panel + (i - rows.begin) * columns.size(), weights.row(i), columns.begin, columns.size()
     );
   }
 }
@@ -250,8 +246,7 @@ BlockShape block_shape(const QuantizedMatmul& p, int64_t wanted) {
     const int64_t least = ceil_div(min_task_cost, std::max<int64_t>(1, p.K * ceil_div(p.M, max_packed_dot_rows)));
     return {p.M, round_up(std::max(ceil_div(p.N, wanted), least), alignment)};
   }
-  const int64_t columns =
-      std::clamp(round_up(ceil_div(p.N, wanted), alignment), min_panel_columns, max_panel_columns);
+  const int64_t columns = std::clamp(round_up(ceil_div(p.N, wanted), alignment), min_panel_columns, max_panel_columns);
   const int64_t row_blocks = std::max<int64_t>(1, wanted / ceil_div(p.N, columns));
   return {std::clamp(ceil_div(p.M, row_blocks), min_block_rows, max_block_rows), columns};
 }

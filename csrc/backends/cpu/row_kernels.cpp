@@ -85,7 +85,9 @@ TESSL_INLINE Floats sigmoid(Floats x) {
 void store_row(Element element, void* target, const float* source, int64_t count) {
   with_type(element, [&](auto type) {
     auto* typed = static_cast<decltype(type)*>(target);
-    over(count, [&](int64_t i, auto step) __attribute__((always_inline)) { step.put(typed + i, step.get(source + i)); });
+    over(count, [&](int64_t i, auto step) __attribute__((always_inline)) {
+      step.put(typed + i, step.get(source + i));
+    });
   });
 }
 
@@ -235,7 +237,9 @@ float exponentials(float* out, const float* x, float most, int64_t count) {
 }
 
 void scale(float* out, float factor, const float* x, int64_t count) {
-  over(count, [&](int64_t i, auto step) __attribute__((always_inline)) { step.put(out + i, factor * step.get(x + i)); });
+  over(count, [&](int64_t i, auto step) __attribute__((always_inline)) {
+    step.put(out + i, factor * step.get(x + i));
+  });
 }
 
 void add(float* sums, const float* x, int64_t count) {
@@ -262,19 +266,7 @@ int64_t count_from(const float* x, float least, int64_t count) {
 
 extern const RowKernels row_kernels;
 const RowKernels row_kernels = {
-    store_row,
-    norm,
-    gate,
-    cos_sin,
-    rotate,
-    sum,
-    sum_of_squares,
-    max,
-    exponentials,
-    scale,
-    add,
-    mass_from,
-    count_from
+    store_row, norm, gate, cos_sin, rotate, sum, sum_of_squares, max, exponentials, scale, add, mass_from, count_from
 };
 
 } // namespace tessl::cpu::TESSL_CPU_ISA

@@ -22,7 +22,8 @@ struct NormRow {
   int64_t count = 0;
 };
 
-// What rows need of the instruction set. Arrays are contiguous float32 unless said otherwise, and outputs may be inputs.
+// What rows need of the instruction set. Arrays are contiguous float32 unless said otherwise, and outputs may be
+// inputs.
 struct RowKernels {
   // target[i] = source[i], rounded.
   void (*store)(Element element, void* target, const float* source, int64_t count);
@@ -36,9 +37,7 @@ struct RowKernels {
   void (*cos_sin)(float* cosines, float* sines, float position, const float* inv_freq, int64_t count);
 
   // Rotates the pair (x[i], x[i + half]), or (x[2 i], x[2 i + 1]) when they are interleaved, by angle i.
-  void (*rotate)(
-      float* out, const float* x, const float* cosines, const float* sines, int64_t half, bool interleaved
-  );
+  void (*rotate)(float* out, const float* x, const float* cosines, const float* sines, int64_t half, bool interleaved);
 
   float (*sum)(const float* x, int64_t count);
   float (*sum_of_squares)(const float* x, int64_t count);

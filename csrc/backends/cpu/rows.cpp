@@ -2,25 +2,17 @@
 
 namespace tessl::cpu {
 
-Element element_of(mlx::core::Dtype dtype) {
-  if (dtype == mlx::core::float32) {
-    return Element::float32;
-  }
-  return dtype == mlx::core::float16 ? Element::float16 : Element::bfloat16;
-}
-
-int64_t size_of(Element element) {
-  return element == Element::float32 ? 4 : 2;
-}
-
-const float* RowsInput::read(const Rows& rows, int64_t row, int64_t column, int64_t count, float* scratch) const {
-  const int64_t index = source.offset_of(row, rows.shape) + column * source.column_stride;
+const float* RowsInput::at(int64_t index, int64_t count, float* scratch) const {
   const char* first = static_cast<const char*>(data) + index * size_of(element);
   if (element == Element::float32 && source.column_stride == 1) {
     return reinterpret_cast<const float*>(first);
   }
   vector_kernels().load(element, scratch, first, source.column_stride, count);
   return scratch;
+}
+
+const float* RowsInput::read(const Rows& rows, int64_t row, int64_t column, int64_t count, float* scratch) const {
+  return at(source.offset_of(row, rows.shape) + column * source.column_stride, count, scratch);
 }
 
 float* row_scratch(int64_t count) {

@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <mlx/dtype.h>
-
-#include "backends/cpu/element.h"
+#include "backends/cpu/elements.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 #include "launch/rows.h"
 
 namespace tessl::cpu {
-
-Element element_of(mlx::core::Dtype dtype);
-int64_t size_of(Element element);
 
 // Rows to read. Null data is an absent operand.
 struct RowsInput {
@@ -26,8 +21,11 @@ struct RowsInput {
     return data != nullptr;
   }
 
-  // `count` elements of row `row` from `column` on, in float32: in place where they are that, else in `scratch`, which
-  // has room for `count`.
+  // `count` elements from `index` on, along the columns, in float32: in place where they are that, else in `scratch`,
+  // which has room for `count`.
+  const float* at(int64_t index, int64_t count, float* scratch) const;
+
+  // `count` elements of row `row` from `column` on, as at().
   const float* read(const Rows& rows, int64_t row, int64_t column, int64_t count, float* scratch) const;
 };
 
@@ -59,7 +57,8 @@ constexpr int64_t min_task_elements = 16 * 1024;
 // Scratch memory of this thread for the rows of one task.
 float* row_scratch(int64_t count);
 
-// Calls f(first, last) for ranges that cover [0, count), on the threads of the pool; an item passes over `cost` elements.
+// Calls f(first, last) for ranges that cover [0, count), on the threads of the pool; an item passes over `cost`
+// elements.
 template <typename Function>
 void for_ranges(int64_t count, int64_t cost, Function f) {
   const int64_t grain = std::max<int64_t>(1, min_task_elements / std::max<int64_t>(1, cost));

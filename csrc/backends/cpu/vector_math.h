@@ -87,15 +87,16 @@ struct Turn {
   Floats sine;
 };
 
-// 2 ulp of 1 for |x| < 2^24: x = n pi / 2 + r, |r| <= pi / 4, the remainder taken in double precision, where n pi / 2 errs
-// by less than 2^-28 for all such x. Polynomials on [-pi / 4, pi / 4]: Moshier, Cephes (1984).
+// 2 ulp of 1 for |x| < 2^24: x = n pi / 2 + r, |r| <= pi / 4, the remainder taken in double precision, where n pi / 2
+// errs by less than 2^-28 for all such x. Polynomials on [-pi / 4, pi / 4]: Moshier, Cephes (1984).
 TESSL_INLINE Turn cosine_and_sine(Floats x) {
   constexpr double round_to_integer = 0x1.8p52;
   const Doubles wide = __builtin_convertvector(x, Doubles);
   const Doubles shifted = wide * 0x1.45f306dc9c883p-1 + round_to_integer;
   const Ints n = __builtin_convertvector((Longs)shifted, Ints); // the low bits of the mantissa
   const Doubles turns = shifted - round_to_integer;
-  const Floats r = __builtin_convertvector((wide - turns * 0x1.921fb54442d18p+0) - turns * 0x1.1a62633145c07p-54, Floats);
+  const Floats r =
+      __builtin_convertvector((wide - turns * 0x1.921fb54442d18p+0) - turns * 0x1.1a62633145c07p-54, Floats);
   const Floats square = r * r;
   Floats p = splat(-1.9515295891e-4f);
   p = p * square + 8.3321608736e-3f;

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
 
 #include "backends/emulator/execute.h"
 #include "backends/emulator/library.h"
 #include "backends/emulator/meter.h"
+#include "launch/decimal.h"
 
 // What mlx_tessl.emulator calls by ctypes: kernels are launched on any memory, and the meter is read, without MLX.
 
@@ -78,9 +80,7 @@ Dispatch dispatch_of(const ApiLaunch& launch) {
     if (dispatch.bindings.size() <= given.index) {
       dispatch.bindings.resize(given.index + 1);
     }
-    dispatch.bindings[given.index] = {
-        role, given.data, given.nbytes, 0, false, role_name(role) + std::to_string(given.index)
-    };
+    dispatch.bindings[given.index] = {role, given.data, given.nbytes, 0, false, role_name(role) + decimal(given.index)};
   }
   for (uint32_t i = 0; i < launch.constant_count; ++i) {
     const ApiConstant& given = launch.constants[i];
@@ -128,7 +128,9 @@ TESSL_EXPORT void tessl_emulator_configure(const char* const* command, uint32_t 
 
 // Takes up to `capacity` readings, oldest first, and returns how many; call it until it returns 0.
 TESSL_EXPORT uint32_t tessl_emulator_take_readings(ApiReading* readings, uint32_t capacity) {
+  static std::mutex mutex;
   static std::vector<Reading> waiting;
+  const std::lock_guard lock(mutex);
   for (Reading& reading : take_readings()) {
     waiting.push_back(std::move(reading));
   }

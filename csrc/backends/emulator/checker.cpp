@@ -5,11 +5,12 @@
 #include <new>
 #include <utility>
 
+#include "launch/decimal.h"
+
 namespace tessl::emulator {
 
 namespace {
 
-constexpr size_t max_findings = 12;
 // A stray access this near to a buffer is told by its offset from it.
 constexpr int64_t neighbourhood = 1 << 20;
 
@@ -24,11 +25,11 @@ T* zeroed(size_t count) {
 }
 
 std::string to_string(const emu::Index3& index) {
-  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+  return "(" + decimal(index.x) + ", " + decimal(index.y) + ", " + decimal(index.z) + ")";
 }
 
 std::string to_string(const ThreadPlace& place) {
-  return "thread " + std::to_string(place.thread()) + " of threadgroup " + to_string(place.threadgroup);
+  return "thread " + decimal(place.thread()) + " of threadgroup " + to_string(place.threadgroup);
 }
 
 const char* verb(emu::Access access) {
@@ -117,8 +118,9 @@ ShadowedRange* Checker::find(uintptr_t address) {
   return nullptr;
 }
 
-bool Checker::conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic)
-    const {
+bool Checker::conflicts(
+    const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic
+) const {
   if (cell.threadgroup < first_threadgroup_ || (cell.atomic && atomic)) {
     return false;
   }
@@ -145,14 +147,16 @@ void Checker::note(
   const size_t end = begin + bytes;
   if (is_write && !range.writable_) {
     report(
-        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + std::to_string(begin) +
-        ", which the launch binds as an input"
+        "input " + range.name_,
+        to_string(place) + " " + verb(access) + " " + range.name_ + " at byte " + decimal(begin) +
+            ", which the launch binds as an input"
     );
   }
   if (is_read && range.first_unwritten(begin, end) != end) {
     report(
-        to_string(place) + " reads " + range.name_ + " at byte " + std::to_string(range.first_unwritten(begin, end)) +
-        ", which nothing has written"
+        "unwritten " + range.name_,
+        to_string(place) + " reads " + range.name_ + " at byte " + decimal(range.first_unwritten(begin, end)) +
+            ", which nothing has written"
     );
   }
   const ShadowCell now{
@@ -201,17 +205,21 @@ void Checker::report_race(
   const bool elsewhere = other.threadgroup != threadgroup_;
   const std::string whom = elsewhere       ? "a thread of another threadgroup"
                            : other.several ? "several threads"
-                                           : "thread " + std::to_string(other.thread);
+                                           : "thread " + decimal(other.thread);
+  const char* access = is_write ? " writes " : " reads ";
+  const char* other_access = other_wrote ? " wrote" : " read";
+  const char* apart = elsewhere ? " in the same launch" : " with no barrier between";
   report(
-      "race: " + to_string(place) + (is_write ? " writes " : " reads ") + range.name_ + " at byte " +
-      std::to_string(offset) + ", which " + whom + (other_wrote ? " wrote" : " read") +
-      (elsewhere ? " in the same launch" : " with no barrier between")
+      "race" + range.name_ + access + other_access + apart,
+      "race: " + to_string(place) + access + range.name_ + " at byte " + decimal(offset) + ", which " + whom +
+          other_access + apart
   );
 }
 
-std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place)
-    const {
-  const std::string what = to_string(place) + " " + verb(access) + " " + std::to_string(bytes) + " bytes ";
+std::string Checker::describe_stray(
+    uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place
+) const {
+  const std::string what = to_string(place) + " " + verb(access) + " " + decimal(bytes) + " bytes ";
   const ShadowedRange* nearest = nullptr;
   int64_t least = neighbourhood;
   for (const ShadowedRange* range : ranges_) {
@@ -226,24 +234,27 @@ std::string Checker::describe_stray(uintptr_t address, size_t bytes, emu::Access
   if (nearest == nullptr) {
     return "out of bounds: " + what + "far from every buffer";
   }
-  return "out of bounds: " + what + "at byte " + std::to_string(static_cast<int64_t>(address - nearest->base_)) +
-         " of " + nearest->name_ + ", which has " + std::to_string(nearest->nbytes_) + " bytes";
+  return "out of bounds: " + what + "at byte " + decimal(static_cast<int64_t>(address - nearest->base_)) + " of " +
+         nearest->name_ + ", which has " + decimal(nearest->nbytes_) + " bytes";
 }
 
-void Checker::report(std::string finding) {
-  if (findings_.size() < max_findings) {
-    findings_.push_back(std::move(finding));
-  } else {
-    ++suppressed_;
+void Checker::report(std::string kind, std::string finding) {
+  for (Finding& known : findings_) {
+    if (known.kind == kind) {
+      ++known.others;
+      return;
+    }
   }
+  findings_.push_back({std::move(kind), std::move(finding), 0});
 }
 
 std::vector<std::string> Checker::take_findings() {
-  if (suppressed_ > 0) {
-    findings_.push_back("and " + std::to_string(suppressed_) + " more");
-    suppressed_ = 0;
+  std::vector<std::string> texts;
+  for (Finding& finding : std::exchange(findings_, {})) {
+    const std::string others = finding.others == 0 ? "" : " (and " + decimal(finding.others) + " more like it)";
+    texts.push_back(finding.text + others);
   }
-  return std::exchange(findings_, {});
+  return texts;
 }
 
 } // namespace tessl::emulator

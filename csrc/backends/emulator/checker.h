@@ -89,10 +89,17 @@ class Checker {
   // What to say of an access outside of all ranges.
   std::string describe_stray(uintptr_t address, size_t bytes, emu::Access access, const ThreadPlace& place) const;
 
-  void report(std::string finding);
+  // Of findings of one kind, the first is told and the others are counted.
+  void report(std::string kind, std::string finding);
   std::vector<std::string> take_findings();
 
  private:
+  struct Finding {
+    std::string kind;
+    std::string text;
+    uint64_t others;
+  };
+
   bool conflicts(const ShadowCell& cell, const ShadowedRange& range, const ThreadPlace& place, bool atomic) const;
   void report_race(
       const ShadowedRange& range,
@@ -110,8 +117,7 @@ class Checker {
   uint32_t threadgroup_epoch_ = 1;
   uint32_t device_epoch_ = 1;
   uint32_t simdgroup_epochs_[2][emu::max_simdgroups] = {}; // of device and of threadgroup memory
-  std::vector<std::string> findings_;
-  uint64_t suppressed_ = 0;
+  std::vector<Finding> findings_;
 };
 
 } // namespace tessl::emulator

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "backends/emulator/library.h"
+#include "launch/decimal.h"
 
 namespace tessl::emulator {
 
@@ -38,7 +39,7 @@ class Contract {
     const uint64_t threads = uint64_t{g.x} * g.y * g.z;
     const uint32_t allowed = std::min(kernel_.max_threads, emu::max_threads);
     if (threads == 0 || threads > allowed) {
-      refuse(std::to_string(threads) + " threads in a threadgroup; 1 to " + std::to_string(allowed) + " are allowed");
+      refuse(decimal(threads) + " threads in a threadgroup; 1 to " + decimal(allowed) + " are allowed");
     }
     if (n.x == 0 || n.y == 0 || n.z == 0) {
       refuse("a grid of no threadgroups");
@@ -59,11 +60,11 @@ class Contract {
     for (const BoundConstant& given : dispatch_.constants) {
       const emu::ConstantInfo* declared = dispatch_.library->constant(given.index);
       if (declared == nullptr) {
-        refuse("sets function constant " + std::to_string(given.index) + ", which the source does not declare");
+        refuse("sets function constant " + decimal(given.index) + ", which the source does not declare");
       }
       if (!same_type(declared->type, given.type)) {
         refuse(
-            "function constant " + std::to_string(given.index) + " ('" + declared->name +
+            "function constant " + decimal(given.index) + " ('" + declared->name +
             "') is set with another type than it has"
         );
       }
@@ -76,8 +77,7 @@ class Contract {
           });
       if (!is_set) {
         refuse(
-            "function constant " + std::to_string(index) + " ('" + dispatch_.library->constant(index)->name +
-            "') is not set"
+            "function constant " + decimal(index) + " ('" + dispatch_.library->constant(index)->name + "') is not set"
         );
       }
     }
@@ -96,7 +96,7 @@ class Contract {
   }
 
   static std::string label(const emu::ArgumentInfo& argument) {
-    return "buffer " + std::to_string(argument.index) + " ('" + argument.name + "')";
+    return "buffer " + decimal(argument.index) + " ('" + argument.name + "')";
   }
 
   void check_argument(const emu::ArgumentInfo& argument) const {
@@ -106,7 +106,7 @@ class Contract {
     }
     if (argument.kind == emu::ArgumentKind::threadgroup) {
       if (index >= dispatch_.threadgroup_memory.size() || dispatch_.threadgroup_memory[index] == 0) {
-        refuse("no threadgroup memory for [[threadgroup(" + std::to_string(index) + ")]] ('" + argument.name + "')");
+        refuse("no threadgroup memory for [[threadgroup(" + decimal(index) + ")]] ('" + argument.name + "')");
       }
       return;
     }
@@ -126,25 +126,25 @@ class Contract {
     const bool is_struct = argument.kind != emu::ArgumentKind::buffer;
     if (is_struct && binding.role == Binding::Role::bytes && binding.nbytes != argument.bytes) {
       refuse(
-          label(argument) + " has " + std::to_string(binding.nbytes) + " bytes; the kernel's type has " +
-          std::to_string(argument.bytes)
+          label(argument) + " has " + decimal(binding.nbytes) + " bytes; the kernel's type has " +
+          decimal(argument.bytes)
       );
     }
     if (is_struct && binding.nbytes < argument.bytes) {
       refuse(
-          label(argument) + " has " + std::to_string(binding.nbytes) +
-          " bytes, fewer than the kernel's type, which has " + std::to_string(argument.bytes)
+          label(argument) + " has " + decimal(binding.nbytes) + " bytes, fewer than the kernel's type, which has " +
+          decimal(argument.bytes)
       );
     }
     if (!is_struct && binding.role == Binding::Role::bytes && argument.bytes > 0 &&
         binding.nbytes % argument.bytes != 0) {
       refuse(
-          label(argument) + " has " + std::to_string(binding.nbytes) + " bytes, not a multiple of its element's " +
-          std::to_string(argument.bytes)
+          label(argument) + " has " + decimal(binding.nbytes) + " bytes, not a multiple of its element's " +
+          decimal(argument.bytes)
       );
     }
     if (argument.alignment > 1 && reinterpret_cast<uintptr_t>(binding.data) % argument.alignment != 0) {
-      refuse(label(argument) + " is not aligned to " + std::to_string(argument.alignment) + " bytes");
+      refuse(label(argument) + " is not aligned to " + decimal(argument.alignment) + " bytes");
     }
   }
 
@@ -156,7 +156,7 @@ class Contract {
             return is_buffer && static_cast<size_t>(a.index) == i;
           });
       if (dispatch_.bindings[i].role != Binding::Role::unused && !declared && !is_tensor_storage(i)) {
-        refuse("binds buffer " + std::to_string(i) + ", which the kernel does not declare");
+        refuse("binds buffer " + decimal(i) + ", which the kernel does not declare");
       }
     }
   }
@@ -176,21 +176,18 @@ class Contract {
       const uint32_t bytes = dispatch_.threadgroup_memory[i];
       total += bytes;
       if (bytes % 16 != 0) {
-        refuse(std::to_string(bytes) + " bytes of threadgroup memory; a multiple of 16 is needed");
+        refuse(decimal(bytes) + " bytes of threadgroup memory; a multiple of 16 is needed");
       }
       const bool declared =
           std::any_of(kernel_.arguments, kernel_.arguments + kernel_.argument_count, [&](const emu::ArgumentInfo& a) {
             return a.kind == emu::ArgumentKind::threadgroup && static_cast<size_t>(a.index) == i;
           });
       if (bytes > 0 && !declared) {
-        refuse("sets threadgroup memory " + std::to_string(i) + ", which the kernel does not declare");
+        refuse("sets threadgroup memory " + decimal(i) + ", which the kernel does not declare");
       }
     }
     if (total > max_threadgroup_bytes) {
-      refuse(
-          std::to_string(total) + " bytes of threadgroup memory; " + std::to_string(max_threadgroup_bytes) +
-          " are allowed"
-      );
+      refuse(decimal(total) + " bytes of threadgroup memory; " + decimal(max_threadgroup_bytes) + " are allowed");
     }
   }
 

@@ -7,6 +7,7 @@
 
 #include "backends/emulator/execute.h"
 #include "backends/emulator/library.h"
+#include "launch/decimal.h"
 
 namespace tessl::emulator {
 
@@ -84,7 +85,7 @@ class PlanBinder {
  private:
   Binding bind(const Argument& argument, const AlignedBlock& bytes) const {
     const size_t i = argument.index;
-    const std::string number = std::to_string(i);
+    const std::string number = decimal(i);
     switch (argument.role) {
       case Argument::Role::unused:
         return {};
@@ -109,7 +110,7 @@ class PlanBinder {
     const int64_t offset = argument.offset;
     if (offset < -static_cast<int64_t>(buffer.before) || offset > static_cast<int64_t>(buffer.nbytes)) {
       throw std::runtime_error(
-          "[emulator] " + name + " is bound at byte " + std::to_string(offset) + " of " + std::to_string(buffer.nbytes)
+          "[emulator] " + name + " is bound at byte " + decimal(offset) + " of " + decimal(buffer.nbytes)
       );
     }
     return {

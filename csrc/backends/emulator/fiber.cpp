@@ -14,7 +14,8 @@
 // The registers that a callee must preserve go to the old stack and come from the new one.
 #if defined(__x86_64__)
 asm(".text\n"
-    ".globl " SYMBOL(tessl_switch_fiber) "\n" SYMBOL(tessl_switch_fiber
+    ".globl " SYMBOL(tessl_switch_fiber) "\n" SYMBOL(
+        tessl_switch_fiber
     ) ":\n"
       "  pushq %rbp\n"
       "  pushq %rbx\n"
@@ -33,7 +34,8 @@ asm(".text\n"
       "  ret\n");
 #elif defined(__aarch64__)
 asm(".text\n"
-    ".globl " SYMBOL(tessl_switch_fiber) "\n" SYMBOL(tessl_switch_fiber
+    ".globl " SYMBOL(tessl_switch_fiber) "\n" SYMBOL(
+        tessl_switch_fiber
     ) ":\n"
       "  sub sp, sp, #160\n"
       "  stp x19, x20, [sp, #0]\n"

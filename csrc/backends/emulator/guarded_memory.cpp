@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "launch/decimal.h"
+
 namespace tessl::emulator {
 
 namespace {
@@ -147,7 +149,7 @@ std::vector<std::string> GuardedMemory::findings() const {
       const size_t missing = block.shadow->first_unwritten(from, to);
       if (missing != to) {
         found.push_back(
-            "byte " + std::to_string(missing - from) + " of " + block.name + ", of " + std::to_string(to - from) +
+            "byte " + decimal(missing - from) + " of " + block.name + ", of " + decimal(to - from) +
             ", is not written: the grid does not cover the output"
         );
       }

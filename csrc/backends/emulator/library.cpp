@@ -17,6 +17,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "launch/decimal.h"
+
 extern char** environ;
 
 namespace tessl::emulator {
@@ -169,7 +171,7 @@ const Library& load_kernel(const std::string& source, const std::string& kernel,
     if (command.empty()) {
       throw std::runtime_error("[emulator] no compile command has been set");
     }
-    command.insert(command.end(), {source, kernel, std::to_string(msl_version), checked ? "checked" : "fast"});
+    command.insert(command.end(), {source, kernel, decimal(msl_version), checked ? "checked" : "fast"});
     path = run_command(command);
     path.erase(path.find_last_not_of('\n') + 1);
     const std::lock_guard lock(libraries_mutex);

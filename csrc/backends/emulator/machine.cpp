@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/emulator/library.h"
+#include "launch/decimal.h"
 
 namespace tessl::emulator {
 
@@ -97,7 +98,7 @@ void Machine::bind(const Dispatch& dispatch, const Schedule& schedule) {
   threadgroup_bytes_ = 0;
   arena_ranges_.clear();
   for (size_t i = 0; i < dispatch.threadgroup_memory.size(); ++i) {
-    const std::string name = "argument " + std::to_string(i);
+    const std::string name = "argument " + decimal(i);
     public_.threadgroup_arguments[i] =
         arena_.get() + declare_threadgroup_memory(name.c_str(), dispatch.threadgroup_memory[i], 16);
   }
@@ -249,14 +250,15 @@ void Machine::release_barrier() {
   }
   public_.counters.threadgroup_barriers += 1;
   if (checker_ != nullptr) {
-    const std::string where = " in threadgroup (" + std::to_string(public_.threadgroup.x) + ", " +
-                              std::to_string(public_.threadgroup.y) + ", " + std::to_string(public_.threadgroup.z) +
-                              ")";
+    const std::string where = " in threadgroup (" + decimal(public_.threadgroup.x) + ", " +
+                              decimal(public_.threadgroup.y) + ", " + decimal(public_.threadgroup.z) + ")";
     if (some_exited) {
-      checker_->report("a threadgroup barrier is reached after some threads have returned" + where);
+      const std::string what = "a threadgroup barrier is reached after some threads have returned";
+      checker_->report(what, what + where);
     }
     if (apart) {
-      checker_->report("threads wait at different threadgroup barriers" + where);
+      const std::string what = "threads wait at different threadgroup barriers";
+      checker_->report(what, what + where);
     }
     checker_->threadgroup_barrier(flags);
   }
@@ -285,8 +287,8 @@ void Machine::run_threadgroup_operation() {
     return;
   }
   if (first->simdgroups != public_.simdgroups) {
-    failure_ = "matmul2d over execution_simdgroups<" + std::to_string(first->simdgroups) + "> in a threadgroup of " +
-               std::to_string(public_.simdgroups) + " simdgroups";
+    failure_ = "matmul2d over execution_simdgroups<" + decimal(first->simdgroups) + "> in a threadgroup of " +
+               decimal(public_.simdgroups) + " simdgroups";
     return;
   }
   for (uint32_t i = 0; i < public_.simdgroups; ++i) {
@@ -396,8 +398,8 @@ void Machine::fail(std::string message) {
     throw std::runtime_error("[emulator] " + std::string(kernel_->name) + ": " + message);
   }
   const emu::Index3& t = public_.threadgroup;
-  failure_ = std::move(message) + " [thread " + std::to_string(place().thread()) + " of threadgroup (" +
-             std::to_string(t.x) + ", " + std::to_string(t.y) + ", " + std::to_string(t.z) + ")]";
+  failure_ = std::move(message) + " [thread " + decimal(place().thread()) + " of threadgroup (" + decimal(t.x) + ", " +
+             decimal(t.y) + ", " + decimal(t.z) + ")]";
   tessl_switch_fiber(&abandoned_stack_pointer_, main_stack_pointer_);
 }
 
@@ -451,8 +453,8 @@ uint64_t Machine::declare_threadgroup_memory(const char* name, uint64_t bytes, u
   threadgroup_bytes_ = (threadgroup_bytes_ + alignment - 1) / alignment * alignment + bytes;
   if (threadgroup_bytes_ > max_threadgroup_bytes) {
     fail(
-        "threadgroup memory comes to " + std::to_string(threadgroup_bytes_) + " bytes with '" + name + "'; " +
-        std::to_string(max_threadgroup_bytes) + " are allowed"
+        "threadgroup memory comes to " + decimal(threadgroup_bytes_) + " bytes with '" + name + "'; " +
+        decimal(max_threadgroup_bytes) + " are allowed"
     );
   }
   const uint64_t offset = (arena_used_ + alignment - 1) / alignment * alignment;

@@ -23,6 +23,9 @@ MacosVersion macos_version() {
   if (__builtin_available(macOS 27.0, *)) {
     return {27, 0};
   }
+  if (__builtin_available(macOS 26.3, *)) {
+    return {26, 3};
+  }
   if (__builtin_available(macOS 26.2, *)) {
     return {26, 2};
   }

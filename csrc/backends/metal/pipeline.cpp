@@ -9,6 +9,7 @@
 
 #include "backends/metal/library.h"
 #include "launch/decimal.h"
+#include "launch/pipeline_name.h"
 
 namespace mx = mlx::core;
 
@@ -55,15 +56,6 @@ MTL::DataType data_type(FunctionConstant::Type type) {
   throw std::runtime_error("[mlx_tessl] a function constant of unknown type");
 }
 
-// MLX keeps pipelines by library and this name: a constant that is missing here would be frozen at its first value.
-std::string specialized_name(const Key& key) {
-  auto name = key.kernel->name;
-  for (const auto& constant : key.constants) {
-    name += "_" + decimal(constant.index) + "bif"[static_cast<int>(constant.type)] + decimal(constant.bits);
-  }
-  return name;
-}
-
 Pipeline make_pipeline(const Key& key, mx::metal::Device& device) {
   mx::metal::MTLFCList constants;
   for (const auto& constant : key.constants) {
@@ -71,7 +63,7 @@ Pipeline make_pipeline(const Key& key, mx::metal::Device& device) {
     constants.emplace_back(&constant.bits, data_type(constant.type), constant.index);
   }
   auto* library = library_of(*key.kernel, device);
-  auto* state = device.get_kernel(key.kernel->name, library, specialized_name(key), constants);
+  auto* state = device.get_kernel(key.kernel->name, library, pipeline_name(*key.kernel, key.constants), constants);
   return {state, state->maxTotalThreadsPerThreadgroup()};
 }
 

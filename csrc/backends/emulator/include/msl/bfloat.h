@@ -77,12 +77,12 @@ struct bfloat {
     return static_cast<float>(a) op static_cast<float>(b);                     \
   }                                                                            \
   template <typename T>                                                        \
-  constexpr bfloat& operator op##=(bfloat & a, T b) {                          \
+  constexpr bfloat& operator op## = (bfloat & a, T b) {                        \
     return a = bfloat(static_cast<float>(a op b));                             \
   }                                                                            \
   template <typename T>                                                        \
     requires(__is_same(T, float) || __is_same(T, half))                        \
-  constexpr T& operator op##=(T & a, bfloat b) {                               \
+  constexpr T& operator op## = (T & a, bfloat b) {                             \
     return a = static_cast<T>(static_cast<float>(a) op static_cast<float>(b)); \
   }
 EMU_BFLOAT_ARITHMETIC(+)

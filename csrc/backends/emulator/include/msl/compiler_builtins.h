@@ -9,9 +9,9 @@ constexpr int __METAL_FAST_MATH__ = 1;
 constexpr int __METAL_PRECISE_MATH__ = 2;
 constexpr int __METAL_MEMORY_SCOPE_SYSTEM__ = 4;
 
-#define EMU_BUILTIN_UNARY(name)                       \
-  inline float __metal_##name(float x, int = 0) {     \
-    return metal::name(x);                            \
+#define EMU_BUILTIN_UNARY(name)                   \
+  inline float __metal_##name(float x, int = 0) { \
+    return metal::name(x);                        \
   }
 EMU_BUILTIN_UNARY(acos)
 EMU_BUILTIN_UNARY(acosh)
@@ -45,9 +45,9 @@ EMU_BUILTIN_UNARY(tanpi)
 EMU_BUILTIN_UNARY(trunc)
 #undef EMU_BUILTIN_UNARY
 
-#define EMU_BUILTIN_BINARY(name)                               \
-  inline float __metal_##name(float x, float y, int = 0) {     \
-    return metal::name(x, y);                                  \
+#define EMU_BUILTIN_BINARY(name)                           \
+  inline float __metal_##name(float x, float y, int = 0) { \
+    return metal::name(x, y);                              \
   }
 EMU_BUILTIN_BINARY(atan2)
 EMU_BUILTIN_BINARY(divide)
@@ -85,10 +85,10 @@ inline ushort __metal_get_thread_index_in_simdgroup(ushort) {
   return emu::machine->lane;
 }
 
-#define EMU_BUILTIN_SHUFFLE(name)                               \
-  template <typename T>                                         \
-  EMU_INLINE T __metal_simd_##name(T value, ushort operand) {   \
-    return metal::simd_##name(value, operand);                  \
+#define EMU_BUILTIN_SHUFFLE(name)                             \
+  template <typename T>                                       \
+  EMU_INLINE T __metal_simd_##name(T value, ushort operand) { \
+    return metal::simd_##name(value, operand);                \
   }
 EMU_BUILTIN_SHUFFLE(broadcast)
 EMU_BUILTIN_SHUFFLE(shuffle)
@@ -108,10 +108,10 @@ EMU_INLINE T __metal_simd_shuffle_and_fill_down(T value, T fill, ushort delta, u
   return metal::simd_shuffle_and_fill_down(value, fill, delta);
 }
 
-#define EMU_BUILTIN_REDUCE(name)                \
-  template <typename T>                         \
-  EMU_INLINE T __metal_simd_##name(T value) {   \
-    return metal::simd_##name(value);           \
+#define EMU_BUILTIN_REDUCE(name)              \
+  template <typename T>                       \
+  EMU_INLINE T __metal_simd_##name(T value) { \
+    return metal::simd_##name(value);         \
   }
 EMU_BUILTIN_REDUCE(sum)
 EMU_BUILTIN_REDUCE(product)

@@ -9,11 +9,11 @@ struct os_log {
   constexpr os_log(const char*, const char*) {
   }
 
-#define EMU_LOG(name)                                                    \
-  template <typename... Values>                                          \
-  void name(const char* format, Values... values) const {                \
-    printf(format, values...);                                           \
-    printf("\n");                                                        \
+#define EMU_LOG(name)                                     \
+  template <typename... Values>                           \
+  void name(const char* format, Values... values) const { \
+    printf(format, values...);                            \
+    printf("\n");                                         \
   }
   EMU_LOG(log)
   EMU_LOG(log_debug)

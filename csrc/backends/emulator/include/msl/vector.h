@@ -46,28 +46,33 @@ struct swizzle {
   EMU_CROSS_PAIRS(N, a, i, d, l)                  \
   EMU_CROSS_PAIRS(N, b, j, d, l) EMU_CROSS_PAIRS(N, c, k, d, l) EMU_SWIZZLE2(N, d, l, d, l)
 
-#define EMU_TRIPLE_PERMUTATIONS(N, a, i, b, j, c, k)                                                    \
-  EMU_SWIZZLE3(N, a, i, b, j, c, k)                                                                     \
-  EMU_SWIZZLE3(N, a, i, c, k, b, j)                                                                     \
-  EMU_SWIZZLE3(N, b, j, a, i, c, k) EMU_SWIZZLE3(N, b, j, c, k, a, i) EMU_SWIZZLE3(N, c, k, a, i, b, j) \
-      EMU_SWIZZLE3(N, c, k, b, j, a, i)
+#define EMU_TRIPLE_PERMUTATIONS(N, a, i, b, j, c, k) \
+  EMU_SWIZZLE3(N, a, i, b, j, c, k)                  \
+  EMU_SWIZZLE3(N, a, i, c, k, b, j)                  \
+  EMU_SWIZZLE3(N, b, j, a, i, c, k)                  \
+  EMU_SWIZZLE3(N, b, j, c, k, a, i) EMU_SWIZZLE3(N, c, k, a, i, b, j) EMU_SWIZZLE3(N, c, k, b, j, a, i)
 
-#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l)                            \
-  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l)                                         \
-  EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k)                                         \
-  EMU_SWIZZLE4(N, a, i, c, k, b, j, d, l) EMU_SWIZZLE4(N, a, i, c, k, d, l, b, j) \
-      EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
+#define EMU_ROTATIONS_AFTER(N, a, i, b, j, c, k, d, l) \
+  EMU_SWIZZLE4(N, a, i, b, j, c, k, d, l)              \
+  EMU_SWIZZLE4(N, a, i, b, j, d, l, c, k)              \
+  EMU_SWIZZLE4(N, a, i, c, k, b, j, d, l)              \
+  EMU_SWIZZLE4(N, a, i, c, k, d, l, b, j)              \
+  EMU_SWIZZLE4(N, a, i, d, l, b, j, c, k) EMU_SWIZZLE4(N, a, i, d, l, c, k, b, j)
 
 // Every pair; triples and quadruples of distinct components; quadruples of one.
-#define EMU_SWIZZLES_OF_4(a, b, c, d)                                                                   \
-  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)                                                             \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)                                                          \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)                                                          \
-  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3) EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)             \
-      EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3)     \
-          EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
-              EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0) EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)           \
-                  EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
+#define EMU_SWIZZLES_OF_4(a, b, c, d)            \
+  EMU_PAIRS_OF_4(4, a, 0, b, 1, c, 2, d, 3)      \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, c, 2)   \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, b, 1, d, 3)   \
+  EMU_TRIPLE_PERMUTATIONS(4, a, 0, c, 2, d, 3)   \
+  EMU_TRIPLE_PERMUTATIONS(4, b, 1, c, 2, d, 3)   \
+  EMU_ROTATIONS_AFTER(4, a, 0, b, 1, c, 2, d, 3) \
+  EMU_ROTATIONS_AFTER(4, b, 1, a, 0, c, 2, d, 3) \
+  EMU_ROTATIONS_AFTER(4, c, 2, a, 0, b, 1, d, 3) \
+  EMU_ROTATIONS_AFTER(4, d, 3, a, 0, b, 1, c, 2) \
+  EMU_SWIZZLE4(4, a, 0, a, 0, a, 0, a, 0)        \
+  EMU_SWIZZLE4(4, b, 1, b, 1, b, 1, b, 1)        \
+  EMU_SWIZZLE4(4, c, 2, c, 2, c, 2, c, 2) EMU_SWIZZLE4(4, d, 3, d, 3, d, 3, d, 3)
 
 template <typename T, int N>
 struct vec_storage {
@@ -137,6 +142,9 @@ constexpr int vec_alignment(int bytes_of_component, int n) {
   return bytes_of_component * components;
 }
 
+template <typename T, int N, typename F>
+constexpr vec<T, N> make_vec(F f);
+
 template <typename T, int N>
 struct alignas(vec_alignment(sizeof(T), N)) vec : vec_storage<T, N> {
   using value_type = T;
@@ -179,6 +187,21 @@ struct alignas(vec_alignment(sizeof(T), N)) vec : vec_storage<T, N> {
   constexpr const T& operator[](int i) const {
     return this->v[i];
   }
+
+  // Not templates, so that a kernel's own operator*(const Tile&, float) for any type Tile is no rival: on a GPU, where
+  // vectors are no classes, such operators are not even asked.
+#define EMU_SCALAR_OPERATOR(op)                                \
+  friend constexpr vec operator op(const vec& a, T b) {        \
+    return make_vec<T, N>([&](int i) { return a.v[i] op b; }); \
+  }                                                            \
+  friend constexpr vec operator op(T a, const vec& b) {        \
+    return make_vec<T, N>([&](int i) { return a op b.v[i]; }); \
+  }
+  EMU_SCALAR_OPERATOR(+)
+  EMU_SCALAR_OPERATOR(-)
+  EMU_SCALAR_OPERATOR(*)
+  EMU_SCALAR_OPERATOR(/)
+#undef EMU_SCALAR_OPERATOR
 
  private:
   template <typename Part>
@@ -234,11 +257,11 @@ constexpr vec<T, N> make_vec(F f) {
     return a op static_cast<typename swizzle<T, N, I...>::vector>(b);                      \
   }                                                                                        \
   template <typename T, int N, typename B>                                                 \
-  constexpr vec<T, N>& operator op##=(vec<T, N>& a, const B & b) {                         \
+  constexpr vec<T, N>& operator op## = (vec<T, N> & a, const B& b) {                       \
     return a = a op b;                                                                     \
   }                                                                                        \
   template <typename T, int N, int... I, typename B>                                       \
-  constexpr swizzle<T, N, I...>& operator op##=(swizzle<T, N, I...>& a, const B & b) {     \
+  constexpr swizzle<T, N, I...>& operator op## = (swizzle<T, N, I...> & a, const B& b) {   \
     return a = a op static_cast<typename swizzle<T, N, I...>::vector>(b);                  \
   }
 EMU_VECTOR_OPERATOR(+)

@@ -166,7 +166,7 @@ struct LibraryInfo {
   uint32_t constant_count;
   Machine** machine;
   ConstantValue* constant_values; // by index
-  uint64_t* scalar_flops; // raised by checked code
+  uint64_t* scalar_flops;         // raised by checked code
 };
 
 } // namespace emu

@@ -43,8 +43,9 @@ void shuffle(uint16_t (&items)[N], uint64_t& state) {
 
 // Which element of a Rows x Cols matrix each slot of each thread holds.
 //
-// `Measured` is the one layout that is known, of a 16x32x16 product on one simdgroup: fragments in order. Any other is
-// undocumented, so it is drawn anew for each launch, with slots that hold nothing, and a kernel that assumes one fails.
+// `Measured` is the one layout that is known, fragments in order: of a 16x32x16 product on one simdgroup, where it was
+// measured, and of a 16x16x32 one, where shipped kernels of MLX rely on it. Any other is undocumented, so it is drawn
+// anew for each launch, with slots that hold nothing, and a kernel that assumes one fails.
 template <int Rows, int Cols, int Simdgroups, bool Measured>
 struct Layout {
   static constexpr int rows = Rows;

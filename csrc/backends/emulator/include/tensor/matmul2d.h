@@ -359,7 +359,7 @@ struct matmul2d {
   static constexpr int M = descriptor.m, N = descriptor.n, K = descriptor.k;
   static constexpr bool dynamic_k = descriptor.dynamic_k();
   static constexpr int simdgroups = Scope::simdgroups;
-  static constexpr bool measured = simdgroups == 1 && M == 16 && N == 32 && K == 16;
+  static constexpr bool measured = simdgroups == 1 && M == 16 && ((N == 32 && K == 16) || (N == 16 && K == 32));
 
   static_assert(M > 0 && N > 0, "M and N are given");
   static_assert(simdgroups == 0 || M % 16 == 0 || N % 16 == 0, "at least one of M and N must be a multiple of 16");
@@ -460,8 +460,9 @@ struct matmul2d {
       check_tensor<Right>();
       static_assert(!Right::has_scales || descriptor.transpose_right, "a scaled right operand must be transposed");
     }
-    if constexpr (is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> &&
-                  is_cooperative_tensor_v<Destination>) {
+    if constexpr (
+        is_cooperative_tensor_v<Left> && is_cooperative_tensor_v<Right> && is_cooperative_tensor_v<Destination>
+    ) {
       static_assert(
           (M == 16 || M == 32) && (N == 16 || N == 32) && (K == 16 || K == 32),
           "three cooperative operands need M, N and K of 16 or 32"

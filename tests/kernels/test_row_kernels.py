@@ -1,0 +1,149 @@
+"""The shaders of the row ops, run from their source in the emulator with every check on, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import mlx_tessl as mt
+
+from ..ops.conformance import SPECS, Case, OpSpec
+from ..ops.layouts import LAYOUTS
+from ..ops.test_conformance import DTYPES, fixed, make, results, used_fraction
+
+ROW_OPS = {
+    "rms_norm",
+    "layer_norm",
+    "gated_rms_norm",
+    "sigmoid_gate",
+    "swiglu",
+    "geglu",
+    "rope",
+    "qk_norm_rope",
+    "row_sum",
+    "row_max",
+    "logsumexp",
+    "softmax",
+    "l2_normalize",
+    "argmax",
+    "sample",
+    "segment_mean",
+    "kv_store",
+}
+ROW_SPECS = [spec for spec in SPECS if spec.name in ROW_OPS]
+
+each_case = pytest.mark.parametrize(
+    ("spec", "case"),
+    [pytest.param(spec, case, id=f"{spec.name}-{case.name}") for spec in ROW_SPECS for case in spec.cases],
+)
+
+
+def emulated(op: Callable[..., Any], inputs: dict[str, Any], keywords: dict[str, Any]) -> list[mx.array]:
+    """The results of an op on a first GPU, all checks on."""
+    arrays = [x for x in (*inputs.values(), *keywords.values()) if isinstance(x, mx.array)]
+    mx.eval(*arrays)
+    with mt.trace() as entries:
+        with mt.emulate("m1", "14.0", check=True, seed=1):
+            outputs = results(op(**inputs, **keywords, stream=mx.cpu))
+        mx.eval(*outputs)
+    assert {entry.backend for entry in entries} <= {"emulator"}
+    assert entries or all(output.size == 0 for output in outputs)
+    return outputs
+
+
+LOGITS = np.array(
+    [
+        [np.nan, -np.inf, np.nan, -np.inf, -np.inf],
+        [-np.inf, -np.inf, -np.inf, -np.inf, -np.inf],
+        [np.nan, 1.0, 3.0, 3.0, 2.0],
+        [-np.inf, 1.0, np.inf, 3.0, np.inf],
+        [-0.0, 0.0, -1.0, -2.0, -3.0],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}], ids=str)
+def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
+    """No number above minus infinity gives 0; NaN is never chosen, the first infinity is, and -0 ties with 0."""
+    x, cold = mx.array(LOGITS), {"key": mx.random.key(0), "temperature": 1e-30, **keywords}
+    expected = [0, 0, 2, 2, 0]
+    assert mx.array_equal(mt.argmax(x, stream=mx.cpu), mx.array(expected))
+    assert mx.array_equal(emulated(mt.argmax, {"logits": x}, {})[0], mx.array(expected))
+    shader = emulated(mt.sample, {"logits": x}, cold)[0].tolist()
+    assert shader == mt.sample(x, **cold, stream=mx.cpu).tolist()
+    assert shader[:2] == [0, 0]
+    assert shader[2] in {2, 3}
+    assert shader[3] == 2
+
+
+def test_every_row_op_is_here() -> None:
+    assert {spec.name for spec in ROW_SPECS} == ROW_OPS
+
+
+@each_case
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["contiguous", "offset"])
+def test_result(spec: OpSpec, case: Case, dtype: str, layout: str) -> None:
+    inputs = make(case, dtype, layout)
+    outputs = emulated(spec.op, inputs, fixed(case))
+    assert used_fraction(spec, case, inputs, outputs, dtype) <= 1.0
+
+
+@pytest.mark.parametrize("spec", ROW_SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in {"contiguous", "offset"}])
+def test_layouts(spec: OpSpec, layout: str) -> None:
+    case = spec.cases[0]
+    inputs = make(case, "float32", layout)
+    assert used_fraction(spec, case, inputs, emulated(spec.op, inputs, fixed(case)), "float32") <= 1.0
+
+
+# Columns on both sides of where a row changes its team, and beyond the longest team's one pass.
+WIDTHS = [1, 127, 128, 512, 513, 1024, 4096, 4097, 9001]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("name", ["layer_norm", "softmax", "l2_normalize", "row_max"])
+def test_widths(name: str, columns: int) -> None:
+    spec = next(spec for spec in ROW_SPECS if spec.name == name)
+    shapes = {"x": (3, columns)}
+    if name == "layer_norm":
+        shapes |= {"weight": (columns,), "bias": (columns,), "residual": (3, columns)}
+    case = Case(f"width_{columns}", shapes)
+    inputs = make(case, "float32")
+    assert used_fraction(spec, case, inputs, emulated(spec.op, inputs, {}), "float32") <= 1.0
+
+
+@pytest.mark.parametrize("columns", [40, 600])
+def test_a_row_keeps_its_bits_beside_others(columns: int) -> None:
+    x = mx.array(np.random.default_rng(0).standard_normal((11, columns)).astype(np.float32))
+    (together,) = emulated(mt.softmax, {"x": x}, {})
+    (alone,) = emulated(mt.softmax, {"x": x[7:8]}, {})
+    assert mx.array_equal(together[7:8], alone)
+
+
+SPECIAL = np.array(
+    [
+        [-np.inf, -np.inf, -np.inf, -np.inf, -np.inf],
+        [-np.inf, 2.0, -np.inf, 1.0, 0.0],
+        [1.0, np.nan, 2.0, 3.0, 4.0],
+        [-np.inf, np.nan, -np.inf, -np.inf, -np.inf],
+        [3e38, 3e38, -3e38, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "row_max"])
+def test_outside_the_reals(name: str) -> None:
+    op, twin = getattr(mt, name), getattr(mt.reference, name)
+    x = mx.array(SPECIAL)
+    (shader,) = emulated(op, {"x": x}, {})
+    cpu, meaning = op(x, stream=mx.cpu), twin(x, stream=mx.cpu)
+    for result in (shader, cpu):
+        assert mx.allclose(result, meaning, rtol=1e-6, atol=1e-7, equal_nan=True), (result, meaning)
