@@ -6,7 +6,6 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
 
@@ -32,15 +31,13 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 Row = TypeVar("Row")
 
 
-@lru_cache
-def _second_cpu_stream() -> mx.Stream:
-    return mx.new_stream(mx.Device(mx.cpu))
+_second_cpu_stream = mx.new_thread_local_stream(mx.DeviceType.cpu)
 
 
-def _streams() -> list[mx.Stream]:
+def _streams() -> list[mx.Stream | mx.ThreadLocalStream]:
     """Where batches run in turn. On a CPU two at once: one's single-threaded ops leave no core idle."""
     stream = mx.default_stream(mx.default_device())
-    return [stream, _second_cpu_stream()] if stream.device.type == mx.DeviceType.cpu else [stream]
+    return [stream, _second_cpu_stream] if stream.device.type == mx.DeviceType.cpu else [stream]
 
 
 class Encoder(Generic[Row]):

@@ -17,7 +17,7 @@ from .sparse_vectors import SparseVector, SparseVectors
 from .tokenization import TooLong
 
 # Bytes of logits held at once: what does not fit is pooled a few token positions at a time.
-_LOGIT_BYTES = 64 << 20
+_LOGIT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)

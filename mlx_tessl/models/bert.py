@@ -16,7 +16,7 @@ import mlx.nn as nn
 from ..ops import attention, linear
 from ..ops.matmul import Activation
 from .checkpoint import Weights
-from .layers import Linear
+from .layers import LayerNorm, Linear
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -101,7 +101,7 @@ class Embeddings(nn.Module):
         self.word_embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
         self.position_embeddings = nn.Embedding(args.max_position_embeddings, args.hidden_size)
         self.token_type_embeddings = nn.Embedding(args.type_vocab_size, args.hidden_size)
-        self.LayerNorm = nn.LayerNorm(args.hidden_size, args.layer_norm_eps)
+        self.LayerNorm = LayerNorm(args.hidden_size, args.layer_norm_eps)
 
     def __call__(self, input_ids: mx.array, token_type_ids: mx.array | None) -> mx.array:
         positions = self.position_embeddings.weight[: input_ids.shape[1]]
@@ -173,7 +173,7 @@ class ResidualOutput(nn.Module):
     def __init__(self, input_size: int, args: ModelArgs):
         super().__init__()
         self.dense = Linear(input_size, args.hidden_size)
-        self.LayerNorm = nn.LayerNorm(args.hidden_size, args.layer_norm_eps)
+        self.LayerNorm = LayerNorm(args.hidden_size, args.layer_norm_eps)
 
     def __call__(self, x: mx.array, residual: mx.array) -> mx.array:
         return self.LayerNorm(self.dense(x, residual=residual))
@@ -276,7 +276,7 @@ class Transform(nn.Module):
         super().__init__()
         self.activation = args.activation
         self.dense = Linear(args.hidden_size, args.hidden_size)
-        self.LayerNorm = nn.LayerNorm(args.hidden_size, args.layer_norm_eps)
+        self.LayerNorm = LayerNorm(args.hidden_size, args.layer_norm_eps)
 
     def __call__(self, x: mx.array) -> mx.array:
         return self.LayerNorm(self.dense(x, activation=self.activation))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,6 +67,11 @@ class TestBatches:
     @pytest.mark.parametrize("batch_size", [1, 3, 64])
     def test_batch_size_changes_nothing(self, minilm: SentenceEncoder, batch_size: int) -> None:
         assert np.abs(minilm.encode(TEXTS, batch_size=batch_size) - EXPECTED["embedding"]).max() <= 1e-5
+
+    def test_threads(self, minilm: SentenceEncoder) -> None:
+        with ThreadPoolExecutor(4) as threads:
+            for embeddings in threads.map(lambda _: minilm.encode(TEXTS * 20, batch_size=8), range(8)):
+                assert np.abs(embeddings[:4] - EXPECTED["embedding"]).max() <= 1e-5
 
     def test_single_text(self, minilm: SentenceEncoder) -> None:
         embedding = minilm.encode(TEXTS[0])

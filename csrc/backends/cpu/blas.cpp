@@ -6,6 +6,10 @@
 
 #if !defined(__APPLE__)
 #include <dlfcn.h>
+#include <pthread.h>
+
+#include <cstdlib>
+#include <thread>
 #endif
 
 namespace tessl::cpu {
@@ -53,6 +57,38 @@ const Blas& blas() {
 
 constinit std::atomic<const std::string*> library_path{nullptr};
 
+// OpenBLAS frees its buffers when the process exits, while MLX's stream threads still work off what was queued. From
+// then on there are no products: nobody will read them.
+constinit std::atomic<int> products_under_way{0};
+constinit std::atomic<bool> exiting{false};
+
+void wait_for_products() {
+  exiting.store(true);
+  while (products_under_way.load() > 0) {
+    std::this_thread::yield();
+  }
+}
+
+// A child of fork() has none of the threads that were computing.
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { products_under_way.store(0); });
+
+// Whether OpenBLAS may be called while this lives.
+class ProductUnderWay {
+ public:
+  ProductUnderWay() {
+    products_under_way.fetch_add(1);
+  }
+  ~ProductUnderWay() {
+    products_under_way.fetch_sub(1);
+  }
+  ProductUnderWay(const ProductUnderWay&) = delete;
+  ProductUnderWay& operator=(const ProductUnderWay&) = delete;
+
+  explicit operator bool() const {
+    return !exiting.load();
+  }
+};
+
 template <typename Function>
 Function* find_symbol(void* library, const std::string& path, const char* name) {
   void* symbol = dlsym(library, name);
@@ -84,6 +120,7 @@ Blas open_blas() {
   find_symbol<void(int)>(library, path, "scipy_openblas_set_num_threads")(1);
   auto* config = find_symbol<const char*()>(library, path, "scipy_openblas_get_config");
   auto* core = find_symbol<const char*()>(library, path, "scipy_openblas_get_corename");
+  std::atexit(wait_for_products); // runs before the destructors of a library
   return {sgemm, std::string(config()) + ", kernels for " + core()};
 }
 
@@ -115,7 +152,14 @@ void sgemm(
     int64_t leading_dimension_c,
     bool accumulate
 ) {
-  blas().sgemm(
+  const Blas& library = blas();
+#if !defined(__APPLE__)
+  const ProductUnderWay product;
+  if (!product) {
+    return;
+  }
+#endif
+  library.sgemm(
       row_major,
       a.transposed ? transpose : no_transpose,
       b.transposed ? transpose : no_transpose,
