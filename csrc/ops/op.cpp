@@ -1,11 +1,13 @@
 #include "ops/op.h"
 
 #include <algorithm>
+#include <future>
 #include <typeinfo>
 
 #include <mlx/allocator.h>
 #include <mlx/backend/cpu/encoder.h>
 
+#include "backends/cpu/ready.h"
 #include "backends/emulator/emulator.h"
 #include "backends/metal/metal.h"
 #include "launch/trace.h"
@@ -34,6 +36,15 @@ emulator::Buffer buffer_of(const mx::array& array) {
       static_cast<size_t>((last + 1) * itemsize),
       static_cast<size_t>(-first * itemsize)
   };
+}
+
+// Runs `task` on the stream, after what is queued there, and throws here what it throws. What a task throws on its own
+// is lost to some of the ways in which MLX evaluates an array, np.array(x) among them.
+void run_and_wait(mx::cpu::CommandEncoder& encoder, std::function<void()> task) {
+  auto packaged = std::make_shared<std::packaged_task<void()>>(std::move(task));
+  auto result = packaged->get_future();
+  encoder.dispatch([packaged] { (*packaged)(); });
+  result.get();
 }
 
 std::vector<emulator::Buffer> buffers_of(const std::vector<mx::array>& arrays) {
@@ -73,9 +84,10 @@ void Op::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& 
     encoder.set_output_array(output);
   }
   if (emulation_) {
-    encoder.dispatch(emulate(inputs, outputs));
+    run_and_wait(encoder, emulate(inputs, outputs));
   } else {
     trace_compute(name());
+    cpu::require_ready();
     encoder.dispatch(compute(inputs, outputs));
   }
 }

@@ -185,6 +185,10 @@ void set_blas_library(std::string path) {
 #endif
 }
 
+void open_blas_library() {
+  blas();
+}
+
 std::string blas_description() {
   return blas().description;
 }

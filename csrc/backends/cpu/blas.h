@@ -31,6 +31,9 @@ constexpr int64_t max_blas_dimension = INT32_MAX;
 // Where the OpenBLAS of scipy-openblas32 is; it is opened at the first product. Without effect on macOS.
 void set_blas_library(std::string path);
 
+// Throws std::runtime_error, in one sentence, when there is no BLAS library.
+void open_blas_library();
+
 // The library and what it says of itself, for diagnosis: "OpenBLAS 0.3.30 ... Haswell". Opens it.
 std::string blas_description();
 
