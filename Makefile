@@ -9,7 +9,7 @@ demo: .venv/demo
 	$(BIN)/mlx-tessl demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Kernels compile at first use in the emulator; this does it ahead.
 kernels: .venv/dev
