@@ -11,8 +11,6 @@
 namespace tessl {
 namespace {
 
-// ---- limits
-
 // Rows of x that a vector kernel takes: of the transposed weights by what a simdgroup's registers hold, of the plain
 // ones, where a thread has eight columns, by what its own do.
 constexpr std::array vector_rows_nt{1, 2, 4, 8, 16, 32};
@@ -43,8 +41,6 @@ int32_t vector_limit(const MatmulProblem& product, const DeviceProfile& device) 
   const int32_t width = std::max(product.N, product.K);
   return limits->rows[width <= 2048 ? 0 : width <= 4096 ? 1 : 2];
 }
-
-// ---- operands
 
 // An operand as the kernels read it: rows of contiguous elements.
 struct PlacedOperand {
@@ -103,8 +99,6 @@ bool starts_runs_of_four(const Strided& x, size_t itemsize) {
   return x.offset % static_cast<int64_t>(4 * itemsize) == 0 && x.row_stride % 4 == 0 &&
          std::all_of(x.batch_strides.begin(), x.batch_strides.end(), [](int64_t stride) { return stride % 4 == 0; });
 }
-
-// ---- the choice of a kernel
 
 // A kernel is taken by the first rule that applies.
 struct KernelRule {
@@ -211,8 +205,6 @@ QuantizedKernelChoice choose_kernel(
   )->choice;
 }
 
-// ---- kernels
-
 constexpr std::array<const char*, 3> dtype_names{"float32", "float16", "bfloat16"};
 
 size_t dtype_index(mlx::core::Dtype dtype) {
@@ -265,8 +257,6 @@ template <size_t Count>
 size_t fitting(const std::array<int, Count>& sizes, int32_t rows) {
   return static_cast<size_t>(std::lower_bound(sizes.begin(), sizes.end(), rows) - sizes.begin());
 }
-
-// ---- launches
 
 // What depends on the kernel.
 struct Dispatch {

@@ -77,8 +77,6 @@ thread_local Scratch a_scratch;
 thread_local Scratch b_scratch;
 thread_local Scratch sums_scratch;
 
-// ---- what to compute with ----
-
 // The same product in the form that is computed: without a `c` that must not be read, and one with a single column as
 // its transpose, which has a single row: out [M, 1] and out [1, M] are the same. (Batch invariance needs the layout of
 // a to have no say in the kernel.)
@@ -115,8 +113,6 @@ bool combines_rows(const Matmul& p) {
 bool has_epilogue(const Matmul& p) {
   return p.alpha != 1.0f || p.c || p.bias || p.residual || p.activation != MATMUL_ACTIVATION_NONE;
 }
-
-// ---- sums ----
 
 // Float32 sums of a block: where they are and the distance between rows.
 struct Sums {
@@ -261,8 +257,6 @@ class BlockSums {
   int64_t b_slice_ = -1;
 };
 
-// ---- epilogue ----
-
 RowView row_view(const MatrixView& view, Element element, int64_t m, int64_t n) {
   if (!view) {
     return {};
@@ -289,8 +283,6 @@ void finish(const Matmul& p, Range rows, Range columns, Sums sums) {
     vector_kernels().finish(element, out, sums.row(i), row, columns.size());
   }
 }
-
-// ---- tasks ----
 
 Sums sums_of(const Task& task, const Matmul& p, Range rows) {
   const int64_t first = rows.begin * p.N + task.columns.begin;

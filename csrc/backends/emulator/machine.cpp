@@ -154,7 +154,6 @@ uint32_t Machine::pick(uint32_t mask) {
 }
 
 // One threadgroup
-// ------------------------------------------------------------------------------------------------------
 
 void Machine::run_threadgroup(const Dispatch& dispatch) {
   begin_threadgroup_memory(dispatch);
@@ -309,7 +308,6 @@ void Machine::throw_failure(const Dispatch& dispatch) {
 }
 
 // Threads
-// --------------------------------------------------------------------------------------------------------------
 
 void Machine::enter(Simdgroup& simdgroup, uint32_t lane) {
   current_ = &simdgroup;
@@ -404,7 +402,6 @@ void Machine::fail(std::string message) {
 }
 
 // What kernels call
-// ----------------------------------------------------------------------------------------------------
 
 void Machine::on_rendezvous(void* request, emu::Operation operation, const void* site) {
   Lane& lane = active->running_lane();
