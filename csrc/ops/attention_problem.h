@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include <mlx/dtype.h>
+
+namespace tessl {
+
+// Where an operand stands in the primitive's inputs. Strides are in elements, of batch, head, row and column, and 0
+// where the operand is broadcast or has no such dimension.
+struct AttentionOperand {
+  uint8_t input = 0;
+  int64_t offset = 0; // bytes
+  std::array<int64_t, 4> strides{};
+};
+
+enum class AttentionMask : uint8_t { none, boolean, additive };
+
+// softmax(softcap(scale q k^T) + mask) v for q [B, heads, Tq, D], k [B, kv_heads, Tk, D], v [B, kv_heads, Tk, Dv].
+//
+// Query i of row b stands at position i + Tk - Tq among the row's own keys. Before these it sees the P keys of the
+// prefix, at positions -P .. -1. A key at position j is visible to the query at position p when
+//   j <= p                                     causal
+//   p - window_left <= j <= p + window_right   each where it is not negative
+//   j < 0 or starts[b] <= j < lengths[b]       own keys alone can be hidden so
+//   mask[b, h, i, P + j]                       boolean; an additive mask hides a key by -infinity
+// A sink adds exp(sinks[h]) to the denominator of the softmax. A query that sees no key yields zeros.
+struct AttentionProblem {
+  mlx::core::Dtype dtype = mlx::core::float32; // of q, k, v, the prefix and the output
+  int32_t B = 0;
+  int32_t heads = 0;
+  int32_t kv_heads = 0; // divides heads
+  int32_t Tq = 0;
+  int32_t Tk = 0;
+  int32_t P = 0;
+  int32_t D = 0;
+  int32_t Dv = 0;
+  AttentionOperand q, k, v;
+  std::optional<AttentionOperand> prefix_k, prefix_v; // [kv_heads, P, D], [kv_heads, P, Dv]
+  std::optional<AttentionOperand> mask;               // [B, heads, Tq, P + Tk]; additive: of `dtype`
+  std::optional<AttentionOperand> starts, lengths;    // [B] int32, any value
+  std::optional<AttentionOperand> sinks;              // [heads] float32
+  AttentionMask mask_kind = AttentionMask::none;
+  bool causal = false;
+  int32_t window_left = -1;
+  int32_t window_right = -1;
+  float scale = 1.0f;
+  float softcap = 0.0f;   // softcap(s) = softcap tanh(s / softcap); 0 is none
+  bool relaxed = false;   // float32 operands may be truncated to tf32
+  bool saves_lse = false; // a second output, [B, heads, Tq] float32: the logarithm of the softmax's denominator,
+                          // sink included, +infinity for a query that sees no key so that exp(s - lse) is 0
+};
+
+} // namespace tessl
