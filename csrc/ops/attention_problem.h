@@ -50,7 +50,7 @@ struct AttentionProblem {
   float softcap = 0.0f;   // softcap(s) = softcap tanh(s / softcap); 0 is none
   bool relaxed = false;   // float32 operands may be truncated to tf32
   bool saves_lse = false; // a second output, [B, heads, Tq] float32: the logarithm of the softmax's denominator,
-                          // sink included, +infinity for a query that sees no key so that exp(s - lse) is 0
+                          // sink included; the largest float for a query that sees no key, so that exp(s - lse) is 0
 };
 
 } // namespace tessl
