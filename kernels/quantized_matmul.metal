@@ -283,8 +283,9 @@ template <typename T, bool TRANSPOSED, int TILE_M, int TILE_N>
   instantiate_vector_nt(dtype, T, 1, 4) instantiate_vector_nt(dtype, T, 2, 4) instantiate_vector_nt(dtype, T, 4, 4)    \
       instantiate_vector_nt(dtype, T, 8, 2) instantiate_vector_nt(dtype, T, 16, 2)                                     \
           instantiate_vector_nt(dtype, T, 32, 1) instantiate_vector_nn(dtype, T, 1) instantiate_vector_nn(dtype, T, 4) \
-              instantiate_tile(nt, true, dtype, T, 64, 64) instantiate_tile(nt, true, dtype, T, 32, 32)                \
-                  instantiate_tile(nn, false, dtype, T, 64, 64) instantiate_tile(nn, false, dtype, T, 32, 32)
+              instantiate_tile(nt, true, dtype, T, 64, 64) instantiate_tile(nt, true, dtype, T, 64, 32)                \
+                  instantiate_tile(nt, true, dtype, T, 32, 32) instantiate_tile(nn, false, dtype, T, 64, 64)           \
+                      instantiate_tile(nn, false, dtype, T, 64, 32) instantiate_tile(nn, false, dtype, T, 32, 32)
 
 // clang-format off
 instantiate_dtype(float32, float)
