@@ -172,7 +172,6 @@ def everything(dtype: str, M: int, N: int, *batch: int) -> dict[str, Any]:
     }
 
 
-@families
 @dtypes
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize(
