@@ -210,8 +210,9 @@ constexpr std::array kind_rules{
 constexpr int64_t panel_tiles = 2048;
 constexpr int32_t panel_rows = 8;
 
-// tessl, M5 Pro: where b has 2^23 elements or more, bands of 512 rows for float32 and for transposed operands. As
-// float32 that b is 32 MiB, beyond the last-level cache. Relaxed float32 reads the same bytes, hence the same rule.
+// tessl, M5 Pro: where b has 2^23 elements or more, bands of 512 rows for float32, for int8 and for transposed
+// operands. As float32 that b is 32 MiB, beyond the last-level cache. Relaxed float32 reads the same bytes, hence the
+// same rule.
 constexpr int64_t band_elements_of_b = int64_t{1} << 23;
 constexpr int32_t band_rows = 512;
 
@@ -248,10 +249,9 @@ GemmChoice choose_gemm(const GemmShape& shape, const DeviceProfile& device, bool
 int32_t choose_walk_width(const GemmShape& shape, const GemmTile& tile) {
   const int32_t tiles_m = tile_count(shape.M, tile.m);
   const int32_t tiles_n = tile_count(shape.N, tile.n);
-  const bool is_float32 =
-      shape.precision == GemmPrecision::float32 || shape.precision == GemmPrecision::float32_relaxed;
+  const bool is_16_bit = shape.precision == GemmPrecision::float16 || shape.precision == GemmPrecision::bfloat16;
   int32_t width = 0;
-  if (int64_t{shape.N} * shape.K >= band_elements_of_b && (is_float32 || shape.layout != GemmLayout::nn)) {
+  if (int64_t{shape.N} * shape.K >= band_elements_of_b && (!is_16_bit || shape.layout != GemmLayout::nn)) {
     width = band_rows / tile.m;
   } else if (int64_t{tiles_m} * tiles_n >= panel_tiles) {
     width = panel_rows;

@@ -11,8 +11,8 @@ namespace tessl {
 // How a (first letter) and b (second) lie in memory: n as they are multiplied, t as their transpose.
 enum class GemmLayout : uint8_t { nn, nt, tn, tt };
 
-// What a product is computed in; sums are float32 always.
-enum class GemmPrecision : uint8_t { float32, float32_relaxed, float16, bfloat16 };
+// What a product is computed in; sums are float32 always, and int32 for int8.
+enum class GemmPrecision : uint8_t { float32, float32_relaxed, float16, bfloat16, int8 };
 
 // Outputs of one threadgroup.
 struct GemmTile {

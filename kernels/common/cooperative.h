@@ -34,20 +34,16 @@ inline bool is_run_of_four(thread Tensor& acc, ushort i) {
   return run;
 }
 
-// Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.
-template <typename T, typename Tensor>
-inline void store_cooperative(
-    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, thread Tensor& acc, int m0, int n0
-) {
-  const int m_left = args.M - m0;
-  const int n_left = args.N - n0;
+// Hands what acc holds of the rows and columns that are left to `sink`: by store4, four neighbours in a row, or store1.
+template <typename Sink, typename Tensor>
+inline void store_slots(thread const Sink& sink, thread Tensor& acc, int m_left, int n_left) {
 #pragma clang loop unroll(full)
   for (ushort i = 0; i < acc.get_capacity(); i += 4) {
     if (is_run_of_four(acc, i)) {
       const auto at = acc.get_multidimensional_index(i);
       if (at[1] < m_left && at[0] < n_left) {
-        const float4 sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
-        matmul_store4(out, args, addends, sum, m0 + at[1], n0 + at[0], n_left - at[0]);
+        const typename Sink::Quad sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
+        sink.store4(sum, at[1], at[0]);
       }
       continue;
     }
@@ -56,9 +52,38 @@ inline void store_cooperative(
       if (j < acc.get_capacity() && acc.is_valid_element(j)) {
         const auto at = acc.get_multidimensional_index(j);
         if (at[1] < m_left && at[0] < n_left) {
-          matmul_store1(out, args, addends, acc[j], m0 + at[1], n0 + at[0]);
+          sink.store1(acc[j], at[1], at[0]);
         }
       }
     }
   }
+}
+
+// Where a tile of sums goes that matmul_epilogue.h finishes.
+template <typename T>
+struct MatmulSink {
+  using Quad = float4;
+
+  device T* out;
+  constant MatmulArgs* args;
+  MatmulAddends<T> addends;
+  int m0;
+  int n0;
+
+  void store4(float4 sum, int row, int column) const {
+    matmul_store4(out, *args, addends, sum, m0 + row, n0 + column, args->N - n0 - column);
+  }
+
+  void store1(float sum, int row, int column) const {
+    matmul_store1(out, *args, addends, sum, m0 + row, n0 + column);
+  }
+};
+
+// Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.
+template <typename T, typename Tensor>
+inline void store_cooperative(
+    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, thread Tensor& acc, int m0, int n0
+) {
+  const MatmulSink<T> sink = {out, &args, addends, m0, n0};
+  store_slots(sink, acc, args.M - m0, args.N - n0);
 }

@@ -2,6 +2,7 @@
 
 from .attention import attention
 from .gates import geglu, sigmoid_gate, swiglu
+from .int8_matmul import int8_matmul
 from .kv_store import kv_store
 from .linear import linear
 from .matmul import matmul
@@ -18,6 +19,7 @@ __all__ = [
     "attention",
     "gated_rms_norm",
     "geglu",
+    "int8_matmul",
     "kv_store",
     "l2_normalize",
     "layer_norm",

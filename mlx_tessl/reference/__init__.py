@@ -8,6 +8,7 @@ between ways to compute the same thing, and are ignored here.
 from .activations import activate
 from .attention import attention
 from .gates import geglu, sigmoid_gate, swiglu
+from .int8_matmul import int8_matmul
 from .kv_store import kv_store
 from .linear import linear
 from .matmul import matmul
@@ -25,6 +26,7 @@ __all__ = [
     "attention",
     "gated_rms_norm",
     "geglu",
+    "int8_matmul",
     "kv_store",
     "l2_normalize",
     "layer_norm",

@@ -224,8 +224,8 @@ MUTANTS = [
     tensorops("slots that hold nothing are stored", "&& acc.is_valid_element(j)", ""),
     tensorops(
         "columns off by one in the store",
-        "if (at[1] < m_left && at[0] < n_left) {\n          matmul_store1",
-        "if (at[1] < m_left && at[0] <= n_left) {\n          matmul_store1",
+        "if (at[1] < m_left && at[0] < n_left) {\n          sink.store1",
+        "if (at[1] < m_left && at[0] <= n_left) {\n          sink.store1",
     ),
     tensorops("fewer simdgroups than there are", "execution_simdgroups<4>> op", "execution_simdgroups<2>> op"),
     tensorops(
