@@ -10,6 +10,8 @@ from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import (
     argmax,
+    causal_conv1d,
+    gated_delta,
     gated_rms_norm,
     geglu,
     kv_store,
@@ -40,7 +42,9 @@ __all__ = [
     "argmax",
     "backend_info",
     "build_info",
+    "causal_conv1d",
     "emulate",
+    "gated_delta",
     "gated_rms_norm",
     "geglu",
     "kernels_path",
