@@ -11,7 +11,7 @@ import pytest
 
 import mlx_tessl as mt
 
-from . import gated_delta as oracle
+from . import gated_delta_oracle as oracle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gdn"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.safetensors"))
