@@ -10,6 +10,7 @@ from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import (
     argmax,
+    attention,
     gated_rms_norm,
     geglu,
     kv_store,
@@ -38,6 +39,7 @@ __version__ = _build_info.VERSION
 __all__ = [
     "__version__",
     "argmax",
+    "attention",
     "backend_info",
     "build_info",
     "emulate",
