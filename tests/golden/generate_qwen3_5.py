@@ -2,8 +2,8 @@
 
   python tests/golden/generate_qwen3_5.py    # with torch 2.13.0, transformers 5.24.0
 
-Writes qwen35_tiny/ and qwen35_headdims/ beside itself: a checkpoint (config.json, model.safetensors), its logits, states
-and greedy tokens (golden.safetensors), and for qwen35_tiny the gradients of its loss (grads.safetensors, named
+Writes qwen35_tiny/ and qwen35_headdims/ beside itself: a checkpoint (config.json, model.safetensors), its logits,
+states and greedy tokens (golden.safetensors), and for qwen35_tiny the gradients of its loss (grads.safetensors, named
 grad.<parameter>). Everything is float32 and seeded. Logits of long prompts are those of the last 16 positions.
 """
 
@@ -53,6 +53,7 @@ HEADDIMS = {
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
     "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
     "rope_parameters": {**TINY["rope_parameters"], "mrope_section": [11, 11, 10]},
 }
 CASES = {"qwen35_tiny": (TINY, 1000), "qwen35_headdims": (HEADDIMS, 1002)}
@@ -141,8 +142,9 @@ def gradients(model: Qwen3_5ForCausalLM) -> dict[str, torch.Tensor]:
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
     for case, (config, seed) in CASES.items():
-        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**config)).float().eval()
-        model.config._attn_implementation = "eager"
+        arguments = Qwen3_5TextConfig(**config)
+        arguments._attn_implementation = "eager"
+        model = Qwen3_5ForCausalLM(arguments).float().eval()
         randomize(model, seed)
         model.save_pretrained(HERE / case)
         files = {"golden": outputs(model)} | ({"grads": gradients(model)} if case == "qwen35_tiny" else {})
