@@ -12,7 +12,7 @@ import pytest
 
 import mlx_tessl as mt
 
-from ..ops.conformance import linear_oracle, matmul_oracle
+from ..ops.conformance.matmul import linear_oracle, matmul_oracle
 from ..ops.layouts import LAYOUTS
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}

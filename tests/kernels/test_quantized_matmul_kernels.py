@@ -10,7 +10,7 @@ import pytest
 
 import mlx_tessl as mt
 
-from ..ops.conformance import quantized_embedding_oracle, quantized_matmul_oracle
+from ..ops.conformance.quantized import quantized_embedding_oracle, quantized_matmul_oracle
 from ..ops.layouts import LAYOUTS
 from ..ops.quantization import AFFINE, FORMATS, MICROSCALED, Format, random_scale_codes, random_words
 

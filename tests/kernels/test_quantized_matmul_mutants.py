@@ -14,7 +14,7 @@ import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
 from mlx_tessl.emulator.runtime import EmulatorError, Source
 
-from ..ops.conformance import quantized_matmul_oracle
+from ..ops.conformance.quantized import quantized_matmul_oracle
 from ..ops.quantization import Format, random_scale_codes, random_words
 from .test_matmul_mutants import Mutant, plant, run, source_of
 

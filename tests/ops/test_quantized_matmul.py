@@ -10,7 +10,7 @@ import pytest
 
 import mlx_tessl as mt
 
-from .conformance import quantized_matmul_oracle
+from .conformance.quantized import quantized_matmul_oracle
 from .layouts import LAYOUTS
 from .quantization import FORMATS, MICROSCALED, Format, dequantize, random_scale_codes, random_words
 

@@ -1,0 +1,21 @@
+"""What every op must do, as data: a family is a module with its ``SPECS``, and joins by being named here.
+
+``test_conformance.py`` runs each spec over its cases, dtypes, input layouts and transforms.
+"""
+
+from . import gates, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
+from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
+
+__all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
+
+SPECS: tuple[OpSpec, ...] = (
+    *matmul.SPECS,
+    *quantized.SPECS,
+    *norms.SPECS,
+    *gates.SPECS,
+    *rope.SPECS,
+    *reductions.SPECS,
+    *sampling.SPECS,
+    *segment_mean.SPECS,
+    *kv_store.SPECS,
+)
