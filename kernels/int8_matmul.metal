@@ -199,12 +199,12 @@ template <typename Out, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_M, int TI
 
 #define instantiate_tile(layout, ta, tb, dtype, Out, M, N) \
   instantiate_kernel("int8_matmul_portable_" #layout "_" #dtype "_" #M "x" #N, int8_portable, Out, ta, tb, M, N)
-#define instantiate_layout(layout, ta, tb, dtype, Out)                                                      \
-  instantiate_tile(layout, ta, tb, dtype, Out, 64, 64) instantiate_tile(layout, ta, tb, dtype, Out, 64, 32) \
-      instantiate_tile(layout, ta, tb, dtype, Out, 32, 32)
-#define instantiate_dtype(dtype, Out)                                                              \
-  instantiate_layout(nn, false, false, dtype, Out) instantiate_layout(nt, false, true, dtype, Out) \
-      instantiate_layout(tn, true, false, dtype, Out) instantiate_layout(tt, true, true, dtype, Out)
+#define instantiate_layouts(dtype, Out, M, N)                                                              \
+  instantiate_tile(nn, false, false, dtype, Out, M, N) instantiate_tile(nt, false, true, dtype, Out, M, N) \
+      instantiate_tile(tn, true, false, dtype, Out, M, N) instantiate_tile(tt, true, true, dtype, Out, M, N)
+#define instantiate_dtype(dtype, Out)                                             \
+  instantiate_layouts(dtype, Out, 64, 64) instantiate_layouts(dtype, Out, 32, 32) \
+      instantiate_tile(nt, false, true, dtype, Out, 64, 32)
 
 // clang-format off
 instantiate_dtype(int32, int)

@@ -301,24 +301,22 @@ template <typename T>
 
 #define instantiate_tile(layout, ta, tb, dtype, T, Out, M, N) \
   instantiate_kernel("matmul_portable_" #layout "_" #dtype "_" #M "x" #N, matmul_portable, T, Out, ta, tb, M, N)
-#define instantiate_layout(layout, ta, tb, dtype, T, Out)                                                         \
-  instantiate_tile(layout, ta, tb, dtype, T, Out, 64, 64) instantiate_tile(layout, ta, tb, dtype, T, Out, 64, 32) \
-      instantiate_tile(layout, ta, tb, dtype, T, Out, 32, 32)
-#define instantiate_tiles(dtype, T, Out)                                                                 \
-  instantiate_layout(nn, false, false, dtype, T, Out) instantiate_layout(nt, false, true, dtype, T, Out) \
-      instantiate_layout(tn, true, false, dtype, T, Out) instantiate_layout(tt, true, true, dtype, T, Out)
+#define instantiate_layouts(dtype, T, Out, M, N)                                                                 \
+  instantiate_tile(nn, false, false, dtype, T, Out, M, N) instantiate_tile(nt, false, true, dtype, T, Out, M, N) \
+      instantiate_tile(tn, true, false, dtype, T, Out, M, N) instantiate_tile(tt, true, true, dtype, T, Out, M, N)
 #define instantiate_vector(dtype, T, rows)                                            \
   instantiate_kernel("matmul_vector_nt_" #dtype "_" #rows, matmul_vector_nt, T, rows) \
       instantiate_kernel("matmul_vector_nn_" #dtype "_" #rows, matmul_vector_nn, T, rows)
-#define instantiate_dtype(dtype, T)                                                              \
-  instantiate_tiles(dtype, T, T) instantiate_vector(dtype, T, 1) instantiate_vector(dtype, T, 2) \
-      instantiate_vector(dtype, T, 4) instantiate_vector(dtype, T, 8)                            \
-          instantiate_kernel("matmul_reduce_" #dtype, matmul_reduce, T)
+#define instantiate_dtype(dtype, T)                                                                       \
+  instantiate_layouts(dtype, T, T, 64, 64) instantiate_layouts(dtype, T, T, 32, 32)                       \
+      instantiate_tile(nt, false, true, dtype, T, T, 64, 32) instantiate_vector(dtype, T, 1)              \
+          instantiate_vector(dtype, T, 2) instantiate_vector(dtype, T, 4) instantiate_vector(dtype, T, 8) \
+              instantiate_kernel("matmul_reduce_" #dtype, matmul_reduce, T)
 
-// The _sums kernels store float32: partitions of K.
+// What the rules of csrc/launch/gemm_tiles.cpp select. The _sums kernels store float32: partitions of K.
 // clang-format off
 instantiate_dtype(float32, float)
 instantiate_dtype(float16, half)
 instantiate_dtype(bfloat16, bfloat)
-instantiate_tiles(float16_sums, half, float)
-instantiate_tiles(bfloat16_sums, bfloat, float)
+instantiate_layouts(float16_sums, half, float, 32, 32)
+instantiate_layouts(bfloat16_sums, bfloat, float, 32, 32)

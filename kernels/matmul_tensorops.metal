@@ -28,10 +28,9 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
-#include "kernels/common/cooperative.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
-#include "kernels/common/matmul_epilogue.h"
+#include "kernels/common/matmul_sink.h"
 #include "kernels/common/partition.h"
 
 using namespace metal;
@@ -105,22 +104,21 @@ template <typename T, typename Out, bool TRANSPOSED_A, bool TRANSPOSED_B, bool R
   instantiate_kernel(                                                                                       \
       "matmul_tensorops_" #layout "_" #dtype "_" #M "x" #N, matmul_tensorops, T, Out, ta, tb, relaxed, M, N \
   )
-#define instantiate_layout(layout, ta, tb, dtype, T, Out, relaxed)      \
-  instantiate_tile(layout, ta, tb, dtype, T, Out, relaxed, 128, 64)     \
-      instantiate_tile(layout, ta, tb, dtype, T, Out, relaxed, 64, 128) \
-          instantiate_tile(layout, ta, tb, dtype, T, Out, relaxed, 64, 64)
-#define instantiate_dtype(dtype, T, Out, relaxed)                     \
-  instantiate_layout(nn, false, false, dtype, T, Out, relaxed)        \
-      instantiate_layout(nt, false, true, dtype, T, Out, relaxed)     \
-          instantiate_layout(tn, true, false, dtype, T, Out, relaxed) \
-              instantiate_layout(tt, true, true, dtype, T, Out, relaxed)
+#define instantiate_layouts(dtype, T, Out, relaxed, M, N)                 \
+  instantiate_tile(nn, false, false, dtype, T, Out, relaxed, M, N)        \
+      instantiate_tile(nt, false, true, dtype, T, Out, relaxed, M, N)     \
+          instantiate_tile(tn, true, false, dtype, T, Out, relaxed, M, N) \
+              instantiate_tile(tt, true, true, dtype, T, Out, relaxed, M, N)
+#define instantiate_tiles(dtype, T, Out)                                                              \
+  instantiate_layouts(dtype, T, Out, true, 128, 64) instantiate_layouts(dtype, T, Out, true, 64, 128) \
+      instantiate_layouts(dtype, T, Out, true, 64, 64)
 
 // Relaxed float32 truncates operands to tf32 and runs on the matrix units; exact float32 does not. The 16-bit types
 // are on them either way, and relaxed as in MLX's kernels. The _sums kernels store float32: partitions of K.
 // clang-format off
-instantiate_dtype(float32, float, float, false)
-instantiate_dtype(float32_relaxed, float, float, true)
-instantiate_dtype(float16, half, half, true)
-instantiate_dtype(float16_sums, half, float, true)
-instantiate_dtype(bfloat16, bfloat, bfloat, true)
-instantiate_dtype(bfloat16_sums, bfloat, float, true)
+instantiate_layouts(float32, float, float, false, 64, 64)
+instantiate_tiles(float32_relaxed, float, float)
+instantiate_tiles(float16, half, half)
+instantiate_tiles(float16_sums, half, float)
+instantiate_tiles(bfloat16, bfloat, bfloat)
+instantiate_tiles(bfloat16_sums, bfloat, float)

@@ -6,8 +6,6 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
-#include "kernels/common/matmul_epilogue.h"
-
 // What products by matmul2d share: views of matrices, and the way of a cooperative tensor to device memory.
 
 // A view of at most `rows` x `columns` elements, rows `stride` apart. matmul2d takes no pointer to const.
@@ -57,33 +55,4 @@ inline void store_slots(thread const Sink& sink, thread Tensor& acc, int m_left,
       }
     }
   }
-}
-
-// Where a tile of sums goes that matmul_epilogue.h finishes.
-template <typename T>
-struct MatmulSink {
-  using Quad = float4;
-
-  device T* out;
-  constant MatmulArgs* args;
-  MatmulAddends<T> addends;
-  int m0;
-  int n0;
-
-  void store4(float4 sum, int row, int column) const {
-    matmul_store4(out, *args, addends, sum, m0 + row, n0 + column, args->N - n0 - column);
-  }
-
-  void store1(float sum, int row, int column) const {
-    matmul_store1(out, *args, addends, sum, m0 + row, n0 + column);
-  }
-};
-
-// Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.
-template <typename T, typename Tensor>
-inline void store_cooperative(
-    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, thread Tensor& acc, int m0, int n0
-) {
-  const MatmulSink<T> sink = {out, &args, addends, m0, n0};
-  store_slots(sink, acc, args.M - m0, args.N - n0);
 }

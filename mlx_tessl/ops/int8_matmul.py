@@ -44,6 +44,4 @@ def int8_matmul(
             not fit; a ``dtype`` other than those four, or int32 with scales, a bias or an activation.
     """
     op = reference.int8_matmul if takes_twin(stream) else _ext.int8_matmul
-    return op(
-        a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, activation=activation, dtype=dtype, stream=stream
-    )
+    return op(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, activation=activation, dtype=dtype, stream=stream)

@@ -54,6 +54,7 @@ ALLOWED_LIBRARIES = {
 
 # What the build defines for single sources; an omission fails the link by name.
 DEFINITIONS = {
+    "int8_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "row_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],

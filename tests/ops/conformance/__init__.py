@@ -3,7 +3,7 @@
 ``test_conformance.py`` runs each spec over its cases, dtypes, input layouts and transforms.
 """
 
-from . import gates, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
+from . import gates, int8_matmul, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
 from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
 
 __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
@@ -11,6 +11,7 @@ __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
 SPECS: tuple[OpSpec, ...] = (
     *matmul.SPECS,
     *quantized.SPECS,
+    *int8_matmul.SPECS,
     *norms.SPECS,
     *gates.SPECS,
     *rope.SPECS,
