@@ -31,6 +31,7 @@ from .ops import (
     segment_mean,
     sigmoid_gate,
     softmax,
+    sparse_max_pool,
     swiglu,
 )
 
@@ -65,6 +66,7 @@ __all__ = [
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
     "trace",
     "use_reference",

@@ -12,6 +12,7 @@ from .reductions import l2_normalize, logsumexp, row_max, row_sum, softmax
 from .rope import qk_norm_rope, rope, rope_inv_freq
 from .sampling import argmax, sample
 from .segment_mean import segment_mean
+from .sparse_max_pool import sparse_max_pool
 
 __all__ = [
     "argmax",
@@ -36,5 +37,6 @@ __all__ = [
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
 ]
