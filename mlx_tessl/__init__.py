@@ -11,6 +11,8 @@ from .emulation import emulate
 from .ops import (
     argmax,
     attention,
+    causal_conv1d,
+    gated_delta,
     gated_rms_norm,
     geglu,
     kv_store,
@@ -43,7 +45,9 @@ __all__ = [
     "attention",
     "backend_info",
     "build_info",
+    "causal_conv1d",
     "emulate",
+    "gated_delta",
     "gated_rms_norm",
     "geglu",
     "kernels_path",

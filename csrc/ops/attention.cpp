@@ -23,33 +23,45 @@ constexpr std::string_view op_name = "mlx_tessl.attention";
 
 using Arrays = std::vector<mx::array>;
 
-cpu::HeadsView view_of(const mx::array& x) {
-  cpu::HeadsView view{x.data<char>(), {}};
-  std::copy_n(x.strides().begin(), 4, view.strides.begin());
-  return view;
+cpu::HeadsView view_of(const Arrays& inputs, const AttentionOperand& operand) {
+  return {inputs[operand.input].data<char>(), operand.strides};
 }
 
-// Built for a CPU alone: shaders have no part in it, so it has no plan. Its transforms are those of the stock ops.
+cpu::HeadsView view_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? view_of(inputs, *operand) : cpu::HeadsView{};
+}
+
+cpu::BoundsView bounds_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? cpu::BoundsView{inputs[operand->input].data<int32_t>(), operand->strides[0]} : cpu::BoundsView{};
+}
+
+// The result, and the log-sum-exp of every query's scores, which its derivative starts from.
 class Attention : public Op {
  public:
   Attention(mx::Stream stream, const AttentionParameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
   Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), cotangents).second;
+    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), {cotangents[0]}).second;
   }
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
-    return mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
+    auto result = mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
+    const auto inputs = AttentionInputs::from(primals, parameters_);
+    result.push_back(mx::zeros(inputs.lse_shape(), mx::float32, stream()));
+    return result;
   }
 
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
-    const auto mapped = mx::vmap(std::function(meaning()), axes);
-    return {mapped(inputs), {0}};
+    auto mapped = mx::vmap(meaning(), axes)(inputs);
+    const auto& shape = mapped[0].shape();
+    mapped.push_back(mx::zeros({shape.begin(), shape.end() - 1}, mx::float32, stream()));
+    return {mapped, {0, 0}};
   }
 
-  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
-    return {AttentionInputs::from(inputs, parameters_).output_shape()};
+  std::vector<mx::Shape> output_shapes(const Arrays& arrays) override {
+    const auto inputs = AttentionInputs::from(arrays, parameters_);
+    return {inputs.output_shape(), inputs.lse_shape()};
   }
 
   const char* name() const override {
@@ -62,26 +74,38 @@ class Attention : public Op {
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
-    const auto& [q, k, v] = std::tie(inputs[0], inputs[1], inputs[2]);
-    const auto lengths = AttentionInputs::from(inputs, parameters_).lengths;
-    const cpu::Attention problem{
-        .element = cpu::element_of(q.dtype()),
-        .B = q.shape(0),
-        .heads = q.shape(1),
-        .kv_heads = k.shape(1),
-        .Tq = q.shape(2),
-        .Tk = k.shape(2),
-        .D = q.shape(3),
-        .Dv = v.shape(3),
-        .q = view_of(q),
-        .k = view_of(k),
-        .v = view_of(v),
-        .lengths = lengths ? lengths->data<int32_t>() : nullptr,
-        .lengths_stride = lengths ? lengths->strides(0) : 0,
-        .scale = parameters_.scale,
+    const auto problem = make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
+    const auto& sinks = problem.sinks;
+    const cpu::Attention work{
+        .element = cpu::element_of(problem.dtype),
+        .B = problem.B,
+        .heads = problem.heads,
+        .kv_heads = problem.kv_heads,
+        .Tq = problem.Tq,
+        .Tk = problem.Tk,
+        .P = problem.P,
+        .D = problem.D,
+        .Dv = problem.Dv,
+        .q = view_of(inputs, problem.q),
+        .k = view_of(inputs, problem.k),
+        .v = view_of(inputs, problem.v),
+        .prefix_k = view_of(inputs, problem.prefix_k),
+        .prefix_v = view_of(inputs, problem.prefix_v),
+        .mask = view_of(inputs, problem.mask),
+        .boolean_mask = problem.mask_kind == AttentionMask::boolean,
+        .starts = bounds_of(inputs, problem.starts),
+        .lengths = bounds_of(inputs, problem.lengths),
+        .sinks = sinks ? inputs[sinks->input].data<float>() : nullptr,
+        .sinks_stride = sinks ? sinks->strides[1] : 0,
+        .causal = problem.causal,
+        .window_left = problem.window_left,
+        .window_right = problem.window_right,
+        .scale = problem.scale,
+        .softcap = problem.softcap,
         .out = outputs[0].data<char>(),
+        .lse = outputs[1].data<float>(),
     };
-    return [problem] { cpu::attention(problem); };
+    return [work] { cpu::attention(work); };
   }
 
   bool same_parameters(const Op& other) const override {
@@ -215,12 +239,6 @@ float checked_softcap(float softcap) {
   return softcap;
 }
 
-// What the CPU code knows.
-bool is_native(const AttentionParameters& p) {
-  const bool windowed = p.causal || p.window_left >= 0 || p.window_right >= 0;
-  return !windowed && p.mask_kind == AttentionMask::none && p.softcap == 0.0f && !p.starts && !p.sinks && !p.prefix;
-}
-
 } // namespace
 
 mx::array attention(
@@ -281,10 +299,15 @@ mx::array attention(
     parameters.sinks = true;
     inputs.sinks = checked_sinks(*options.sinks, q.shape(1), s);
   }
-  if (s.device == mx::Device::gpu || current_emulation() || !is_native(parameters)) {
+  if (s.device == mx::Device::gpu || current_emulation()) {
     return composed_attention(inputs, parameters, s);
   }
-  return mx::array(inputs.output_shape(), dtype, std::make_shared<Attention>(s, parameters), inputs.list());
+  return mx::array::make_arrays(
+      {inputs.output_shape(), inputs.lse_shape()},
+      {dtype, mx::float32},
+      std::make_shared<Attention>(s, parameters),
+      inputs.list()
+  )[0];
 }
 
 } // namespace tessl

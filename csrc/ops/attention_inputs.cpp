@@ -42,6 +42,10 @@ mx::Shape AttentionInputs::output_shape() const {
   return {q.shape(0), q.shape(1), q.shape(2), v.shape(3)};
 }
 
+mx::Shape AttentionInputs::lse_shape() const {
+  return {q.shape(0), q.shape(1), q.shape(2)};
+}
+
 AttentionProblem make_attention_problem(const AttentionInputs& inputs, const AttentionParameters& parameters) {
   const auto& [q, k, v, prefix_k, prefix_v, mask, starts, lengths, sinks] = inputs;
   AttentionProblem problem;

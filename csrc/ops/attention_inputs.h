@@ -42,7 +42,8 @@ struct AttentionInputs {
 
   std::vector<mx::array> list() const;
 
-  mx::Shape output_shape() const;
+  mx::Shape output_shape() const; // [B, heads, Tq, Dv]
+  mx::Shape lse_shape() const;    // [B, heads, Tq]
 };
 
 AttentionProblem make_attention_problem(const AttentionInputs& inputs, const AttentionParameters& parameters);

@@ -54,8 +54,10 @@ ALLOWED_LIBRARIES = {
 
 # What the build defines for single sources; an omission fails the link by name.
 DEFINITIONS = {
+    "attention_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "row_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+    "sparse_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
     "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
 }
 
