@@ -104,9 +104,9 @@ template <typename T, int TILE_T>
   }
 }
 
-#define instantiate_dtype(dtype, T)                                               \
+#define instantiate_dtype(dtype, T)                                                 \
   instantiate_kernel("sparse_max_pool_portable_64_" #dtype, sparse_max_pool, T, 64) \
-  instantiate_kernel("sparse_max_pool_portable_32_" #dtype, sparse_max_pool, T, 32)
+      instantiate_kernel("sparse_max_pool_portable_32_" #dtype, sparse_max_pool, T, 32)
 
 // clang-format off
 instantiate_dtype(float32, float)

@@ -15,8 +15,8 @@ constant bool sparse_has_lengths [[function_constant(0)]]; // otherwise every to
 constant bool sparse_has_bias [[function_constant(1)]];
 constant bool sparse_vector_hidden [[function_constant(2)]]; // runs of four units are on a boundary of four
 constant bool sparse_vector_weight [[function_constant(3)]];
-constant int sparse_activation [[function_constant(4)]]; // a SparseActivation
-constant bool sparse_sums [[function_constant(5)]];      // otherwise the maximum
+constant int sparse_activation [[function_constant(4)]];  // a SparseActivation
+constant bool sparse_sums [[function_constant(5)]];       // otherwise the maximum
 constant bool sparse_has_tokens [[function_constant(6)]]; // otherwise hidden and weight are not bound
 
 constant constexpr int pool_words = 64; // of a tile

@@ -255,8 +255,13 @@ class TestFolders:
         encoder = SentenceEncoder(tiny)
         a = encoder.encode(["the sea", "a ghost"], normalize_embeddings=False)
         assert np.abs(encoder.similarity(a, a) - a @ a.T).max() <= 1e-4
+        difference = a[:, None] - a
         encoder.similarity_fn_name = "euclidean"
-        with pytest.raises(ValueError, match="similarity_fn_name is 'euclidean'"):
+        assert np.abs(encoder.similarity(a, a) + np.linalg.norm(difference, axis=-1)).max() <= 1e-5
+        encoder.similarity_fn_name = "manhattan"
+        assert np.abs(encoder.similarity(a, a) + np.abs(difference).sum(axis=-1)).max() <= 1e-5
+        encoder.similarity_fn_name = "maxsim"
+        with pytest.raises(ValueError, match="similarity_fn_name is 'maxsim'"):
             encoder.similarity(a, a)
 
 

@@ -75,7 +75,9 @@ SPARSE_MAX_POOL = OpSpec(
         Refusal("no_units", {"hidden": (2, 3, 0), "weight": (5, 0)}, "hidden has shape (2,3,0)"),
         Refusal("weight", {"hidden": (2, 3, 4), "weight": (5, 6)}, "weight has shape (5,6); it must be (V, 4)"),
         Refusal("bias", {"hidden": (2, 3, 4), "weight": (5, 4), "bias": (4,)}, "bias has shape (4)"),
-        Refusal("lengths", {"hidden": (2, 3, 4), "weight": (5, 4)}, "lengths has shape (3)", integers=_lengths(1, 1, 1)),
+        Refusal(
+            "lengths", {"hidden": (2, 3, 4), "weight": (5, 4)}, "lengths has shape (3)", integers=_lengths(1, 1, 1)
+        ),
         Refusal(
             "float_lengths",
             {"hidden": (1, 3, 4), "weight": (5, 4)},
