@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <tuple>
 
 #include <mlx/ops.h>
@@ -13,6 +12,7 @@
 #include "ops/attention_grad.h"
 #include "ops/attention_inputs.h"
 #include "ops/attention_meaning.h"
+#include "ops/attention_plan.h"
 #include "ops/checks.h"
 #include "ops/op.h"
 #include "ops/precision.h"
@@ -34,6 +34,9 @@ class Attention : public Op {
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
   ) override {
+    if (stream().device == mx::Device::gpu || current_emulation()) {
+      return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), {cotangents[0]}).second;
+    }
     const auto inputs = AttentionInputs::from(primals, parameters_);
     const auto wants = wanted(argnums);
     const auto places = gradient_places(parameters_, wants);
@@ -79,13 +82,13 @@ class Attention : public Op {
   }
 
  protected:
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
+  Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile& device) const override {
+    const auto attention = problem(inputs);
+    return attention.Dv == 0 ? Plan{} : plan_attention(attention, device); // nobody reads the lse of no values
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
-    const auto problem = make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
-    auto work = make_cpu_attention(problem, inputs);
+    auto work = make_cpu_attention(problem(inputs), inputs);
     work.out = outputs[0].data<void>();
     work.lse = outputs[1].data<float>();
     return [work] { cpu::attention(work); };
@@ -96,6 +99,10 @@ class Attention : public Op {
   }
 
  private:
+  AttentionProblem problem(const Arrays& inputs) const {
+    return make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
+  }
+
   std::function<Arrays(const Arrays&)> meaning() {
     return [parameters = parameters_, s = stream()](const Arrays& inputs) {
       return Arrays{composed_attention(AttentionInputs::from(inputs, parameters), parameters, s)};
@@ -283,9 +290,6 @@ mx::array attention(
   if (options.sinks) {
     parameters.sinks = true;
     inputs.sinks = checked_sinks(*options.sinks, q.shape(1), s);
-  }
-  if (s.device == mx::Device::gpu || current_emulation()) {
-    return composed_attention(inputs, parameters, s);
   }
   return Attention(s, parameters).build(inputs.list())[0];
 }

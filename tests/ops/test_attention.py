@@ -260,13 +260,25 @@ def test_a_cpu_computes_it_natively_and_the_twin_does_not() -> None:
     assert entries == []
 
 
-def test_emulation_takes_stock_ops() -> None:
-    arrays = inputs((1, 2, 2, 5, 8, 16, 16))
-    with mt.emulate("m1", "15.0"):
-        emulated = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
+@pytest.mark.parametrize("device", [("m1", "15.0"), ("m5", "26.2")], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_emulation_runs_the_kernels(device: tuple[str, str], mask: str) -> None:
+    size = (2, 4, 2, 9, 11, 16, 8)
+    keywords = on_device(options(mask, (4, 2), "right", "softcap", True, size))
+    arrays = inputs(size)
+    with mt.trace() as entries, mt.emulate(*device):
+        emulated = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
         mx.eval(emulated)
-    plain = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
-    assert mx.allclose(emulated, plain, atol=1e-6).item()
+    assert [entry.op for entry in entries] == ["mlx_tessl.attention"]
+    plain = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
+    assert mx.allclose(emulated, plain, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("Dv", [0, 3])
+def test_emulated_without_values_or_keys(Dv: int) -> None:
+    arrays = inputs((1, 2, 1, 3, 5 if Dv == 0 else 0, 8, Dv))
+    with mt.emulate("m1", "15.0"):
+        assert not attention(*arrays, scale=0.3, stream=mx.cpu).any().item()
 
 
 @pytest.mark.parametrize(
