@@ -34,9 +34,6 @@ class Attention : public Op {
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
   ) override {
-    if (stream().device == mx::Device::gpu || current_emulation()) {
-      return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), {cotangents[0]}).second;
-    }
     const auto inputs = AttentionInputs::from(primals, parameters_);
     const auto wants = wanted(argnums);
     const auto places = gradient_places(parameters_, wants);

@@ -1,7 +1,6 @@
 #include "ops/attention_grad.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include <mlx/ops.h>
 #include <mlx/transforms.h>
@@ -9,6 +8,7 @@
 #include "backends/cpu/attention_grad.h"
 #include "ops/attention_fold.h"
 #include "ops/attention_meaning.h"
+#include "ops/attention_plan.h"
 #include "ops/op.h"
 #include "ops/varying.h"
 
@@ -84,8 +84,8 @@ class AttentionGrad : public Op {
   }
 
  protected:
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
+  Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile& device) const override {
+    return plan_attention_grad(make_problem(inputs), device);
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {

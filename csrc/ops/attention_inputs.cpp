@@ -73,7 +73,7 @@ AttentionProblem make_attention_problem(const AttentionInputs& inputs, const Att
   problem.mask = take(mask, 0);
   problem.starts = take(starts, 3);
   problem.lengths = take(lengths, 3);
-  problem.sinks = take(sinks, 2);
+  problem.sinks = take(sinks, 3);
   problem.mask_kind = parameters.mask_kind;
   problem.causal = parameters.causal;
   problem.window_left = parameters.window_left;
@@ -111,7 +111,7 @@ cpu::Attention make_cpu_attention(const AttentionProblem& problem, const std::ve
       .starts = bounds_view(inputs, problem.starts),
       .lengths = bounds_view(inputs, problem.lengths),
       .sinks = sinks ? inputs[sinks->input].data<float>() : nullptr,
-      .sinks_stride = sinks ? sinks->strides[1] : 0,
+      .sinks_stride = sinks ? sinks->strides[0] : 0,
       .causal = problem.causal,
       .window_left = problem.window_left,
       .window_right = problem.window_right,

@@ -274,6 +274,28 @@ def test_emulation_runs_the_kernels(device: tuple[str, str], mask: str) -> None:
     assert mx.allclose(emulated, plain, atol=1e-5).item()
 
 
+@pytest.mark.parametrize("size", [(2, 4, 2, 9, 11, 16, 8), (1, 2, 1, 3, 0, 8, 4), (1, 2, 2, 0, 4, 8, 8)], ids=str)
+def test_emulation_runs_the_gradients(size: tuple[int, ...]) -> None:
+    _, Hq, Hkv, _, Tk, D, Dv = size
+    rng = np.random.default_rng(5)
+    shapes = [(Hkv, 3, D), (Hkv, 3, Dv), (Hq,), (Hq, 1, 3 + Tk)]
+    primals = [*inputs(size), *(mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in shapes)]
+
+    def all_operands(q: mx.array, k: mx.array, v: mx.array, *others: mx.array) -> mx.array:
+        prefix_k, prefix_v, sinks, mask = others
+        return attention(q, k, v, scale=0.3, prefix=(prefix_k, prefix_v), sinks=sinks, mask=mask, stream=mx.cpu)
+
+    cotangent = [mx.array(rng.standard_normal(all_operands(*primals).shape).astype(np.float32))]
+    plain = mx.vjp(all_operands, primals, cotangent)[1]
+    mx.eval(plain)
+    with mt.trace() as entries, mt.emulate("m1", "15.0"):
+        emulated = mx.vjp(all_operands, primals, cotangent)[1]
+        mx.eval(emulated)
+    assert "mlx_tessl.attention_grad" in {entry.op for entry in entries}
+    for a, b in zip(emulated, plain, strict=True):
+        assert mx.allclose(a, b, atol=1e-5).item()
+
+
 @pytest.mark.parametrize("Dv", [0, 3])
 def test_emulated_without_values_or_keys(Dv: int) -> None:
     arrays = inputs((1, 2, 1, 3, 5 if Dv == 0 else 0, 8, Dv))
