@@ -116,16 +116,16 @@ const Kernel* portable_kernel(const SparseMaxPoolProblem& problem) {
 void add_constants(Launch& launch, const SparseMaxPoolProblem& problem, const Placement& operands) {
   const size_t itemsize = problem.dtype.size();
   launch.constants = {
-      FunctionConstant::boolean(0, problem.lengths.has_value()),
-      FunctionConstant::boolean(1, problem.bias.has_value()),
+      FunctionConstant::boolean(20, problem.lengths.has_value()),
+      FunctionConstant::boolean(21, problem.bias.has_value()),
   };
   if (operands.obstacle) {
-    launch.constants.push_back(FunctionConstant::boolean(2, starts_runs(operands.hidden, 4, itemsize)));
-    launch.constants.push_back(FunctionConstant::boolean(3, starts_runs(operands.weight, 4, itemsize)));
+    launch.constants.push_back(FunctionConstant::boolean(22, starts_runs(operands.hidden, 4, itemsize)));
+    launch.constants.push_back(FunctionConstant::boolean(23, starts_runs(operands.weight, 4, itemsize)));
   }
-  launch.constants.push_back(FunctionConstant::int32(4, problem.activation));
-  launch.constants.push_back(FunctionConstant::boolean(5, problem.sums));
-  launch.constants.push_back(FunctionConstant::boolean(6, problem.hidden.shape[1] > 0));
+  launch.constants.push_back(FunctionConstant::int32(24, problem.activation));
+  launch.constants.push_back(FunctionConstant::boolean(25, problem.sums));
+  launch.constants.push_back(FunctionConstant::boolean(26, problem.hidden.shape[1] > 0));
 }
 
 } // namespace

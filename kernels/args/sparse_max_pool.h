@@ -18,7 +18,7 @@ struct SparseMaxPoolArgs {
 
 static_assert(sizeof(SparseMaxPoolArgs) == 56, "host and shader must agree on SparseMaxPoolArgs");
 
-// Values of [[function_constant(4)]]: how often log(1 + x) is taken of relu(logit).
+// Values of [[function_constant(24)]]: how often log(1 + x) is taken of relu(logit).
 enum SparseActivation {
   SPARSE_ACTIVATION_LOG1P_RELU = 1,
   SPARSE_ACTIVATION_LOG1P_LOG1P_RELU = 2,

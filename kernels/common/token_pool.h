@@ -11,13 +11,14 @@
 // A threadgroup of 128 threads pools a tile of words, two threads a word: one has the even tokens, one the odd ones, in
 // ascending order, whatever the tile. So a row's bits depend on its own tokens alone.
 
-constant bool sparse_has_lengths [[function_constant(0)]]; // otherwise every token counts
-constant bool sparse_has_bias [[function_constant(1)]];
-constant bool sparse_vector_hidden [[function_constant(2)]]; // runs of four units are on a boundary of four
-constant bool sparse_vector_weight [[function_constant(3)]];
-constant int sparse_activation [[function_constant(4)]];  // a SparseActivation
-constant bool sparse_sums [[function_constant(5)]];       // otherwise the maximum
-constant bool sparse_has_tokens [[function_constant(6)]]; // otherwise hidden and weight are not bound
+// Numbers that no header of the matmul families has.
+constant bool sparse_has_lengths [[function_constant(20)]]; // otherwise every token counts
+constant bool sparse_has_bias [[function_constant(21)]];
+constant bool sparse_vector_hidden [[function_constant(22)]]; // runs of four units are on a boundary of four
+constant bool sparse_vector_weight [[function_constant(23)]];
+constant int sparse_activation [[function_constant(24)]];  // a SparseActivation
+constant bool sparse_sums [[function_constant(25)]];       // otherwise the maximum
+constant bool sparse_has_tokens [[function_constant(26)]]; // otherwise hidden and weight are not bound
 
 constant constexpr int pool_words = 64; // of a tile
 

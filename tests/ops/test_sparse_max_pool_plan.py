@@ -13,7 +13,7 @@ Operand = _ext.plan.Operand
 
 M1 = {"gpu": "m1", "macos": "14.0"}
 M5 = {"gpu": "m5-pro", "macos": "26.4"}
-HAS_LENGTHS, HAS_BIAS, VECTOR_HIDDEN, VECTOR_WEIGHT, ACTIVATION, SUMS, HAS_TOKENS = range(7)
+HAS_LENGTHS, HAS_BIAS, VECTOR_HIDDEN, VECTOR_WEIGHT, ACTIVATION, SUMS, HAS_TOKENS = range(20, 27)
 
 
 def call(
