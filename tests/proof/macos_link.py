@@ -52,13 +52,6 @@ ALLOWED_LIBRARIES = {
     "CPython": "@rpath/CPython",  # looked up in the interpreter at load time; nanobind lists the names
 }
 
-# What the build defines for single sources; an omission fails the link by name.
-DEFINITIONS = {
-    "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
-    "row_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
-    "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
-}
-
 HIDDEN_CALL = """
 #include <mlx/backend/metal/device.h>
 extern "C" bool planted() { return mlx::core::metal::is_nax_available(); }
@@ -204,7 +197,7 @@ class Builder:
         """One object file; warnings are shown, errors raise."""
         stem = "_".join(source.relative_to(ROOT).with_suffix("").parts) if ROOT in source.parents else source.stem
         compiled = self.work / f"{stem}.o"
-        flags = [*self.flags, *DEFINITIONS.get(source.name, ())]
+        flags = [*self.flags, *(["-DTESSL_CPU_ISA=baseline"] if "TESSL_CPU_ISA" in source.read_text() else [])]
         result = zig("c++", "-target", self.target, *flags, "-c", source, "-o", compiled)
         if result.returncode:
             raise ProofError(f"{source} does not compile for macOS {self.target}:\n{result.stderr}")

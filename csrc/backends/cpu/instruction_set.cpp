@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "backends/cpu/quantized_kernels.h"
+#include "backends/cpu/tile_kernels.h"
 #include "backends/cpu/vector_kernels.h"
 
 namespace tessl::cpu {
@@ -11,15 +12,18 @@ namespace tessl::cpu {
 namespace baseline {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
+extern const TileKernels tiles;
 } // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
+extern const TileKernels tiles;
 } // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
+extern const TileKernels tiles;
 } // namespace avx512
 #endif
 
@@ -45,12 +49,13 @@ bool supported(std::string_view instruction_set) {
 struct Kernels {
   const VectorKernels& vector;
   const QuantizedKernels& quantized;
+  const TileKernels& tiles;
 };
 
 const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
-  static const Kernels of_avx512{avx512::kernels, avx512::quantized};
-  static const Kernels of_avx2{avx2::kernels, avx2::quantized};
+  static const Kernels of_avx512{avx512::kernels, avx512::quantized, avx512::tiles};
+  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::tiles};
   if (instruction_set == "avx512") {
     return of_avx512;
   }
@@ -58,7 +63,7 @@ const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
     return of_avx2;
   }
 #endif
-  static const Kernels of_baseline{baseline::kernels, baseline::quantized};
+  static const Kernels of_baseline{baseline::kernels, baseline::quantized, baseline::tiles};
   return of_baseline;
 }
 
@@ -94,6 +99,10 @@ const VectorKernels& vector_kernels() {
 
 const QuantizedKernels& quantized_kernels() {
   return chosen_kernels().quantized;
+}
+
+const TileKernels& tile_kernels() {
+  return chosen_kernels().tiles;
 }
 
 } // namespace tessl::cpu
