@@ -10,6 +10,9 @@ from .backends import backend_info, build_info, kernels_path
 from .emulation import emulate
 from .ops import (
     argmax,
+    attention,
+    causal_conv1d,
+    gated_delta,
     gated_rms_norm,
     geglu,
     kv_store,
@@ -38,9 +41,12 @@ __version__ = _build_info.VERSION
 __all__ = [
     "__version__",
     "argmax",
+    "attention",
     "backend_info",
     "build_info",
+    "causal_conv1d",
     "emulate",
+    "gated_delta",
     "gated_rms_norm",
     "geglu",
     "kernels_path",

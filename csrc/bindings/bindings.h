@@ -5,6 +5,7 @@
 namespace tessl {
 
 void bind_attention(nanobind::module_& m);
+void bind_attention_plans(nanobind::module_& m);
 void bind_backends(nanobind::module_& m);
 void bind_emulation(nanobind::module_& m);
 void bind_gates(nanobind::module_& m);

@@ -1,85 +1,71 @@
 #include "ops/attention.h"
 
 #include <algorithm>
-#include <sstream>
+#include <cmath>
 #include <stdexcept>
 #include <tuple>
 
-#include <mlx/fast.h>
 #include <mlx/ops.h>
 #include <mlx/transforms.h>
 
 #include "backends/cpu/attention.h"
+#include "backends/cpu/elements.h"
+#include "ops/attention_inputs.h"
+#include "ops/attention_meaning.h"
+#include "ops/checks.h"
 #include "ops/op.h"
+#include "ops/precision.h"
 
 namespace tessl {
 namespace {
 
+constexpr std::string_view op_name = "mlx_tessl.attention";
+
 using Arrays = std::vector<mx::array>;
 
-// The primitive's inputs: q, k, v, and lengths when there are any.
-std::optional<mx::array> lengths_of(const Arrays& inputs) {
-  return inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
+cpu::HeadsView view_of(const Arrays& inputs, const AttentionOperand& operand) {
+  return {inputs[operand.input].data<char>(), operand.strides};
 }
 
-// The same in stock ops. Hidden keys get half the lowest number: a row of them alone stays finite, and becomes zeros.
-mx::array composed(const Arrays& inputs, float scale, mx::Stream s) {
-  const auto& [q, k, v] = std::tie(inputs[0], inputs[1], inputs[2]);
-  const auto lengths = lengths_of(inputs);
-  if (!lengths) {
-    return mx::fast::scaled_dot_product_attention(q, k, v, scale, "", {}, {}, false, s);
-  }
-  const auto dtype = q.dtype();
-  const auto length = mx::reshape(*lengths, {-1, 1, 1, 1}, s);
-  const auto visible = mx::less(mx::arange(k.shape(2), s), length, s);
-  const auto lowest = mx::array(mx::finfo(dtype).min / 2, dtype);
-  const auto mask = mx::where(visible, mx::zeros({}, dtype, s), lowest, s);
-  const auto y = mx::fast::scaled_dot_product_attention(q, k, v, scale, "array", mask, {}, false, s);
-  return mx::where(mx::greater(length, mx::array(0), s), y, mx::zeros({}, dtype, s), s);
+cpu::HeadsView view_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? view_of(inputs, *operand) : cpu::HeadsView{};
 }
 
-cpu::Element element_of(mx::Dtype dtype) {
-  if (dtype == mx::float32) {
-    return cpu::Element::float32;
-  }
-  return dtype == mx::float16 ? cpu::Element::float16 : cpu::Element::bfloat16;
+cpu::BoundsView bounds_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? cpu::BoundsView{inputs[operand->input].data<int32_t>(), operand->strides[0]} : cpu::BoundsView{};
 }
 
-cpu::HeadsView view_of(const mx::array& x) {
-  cpu::HeadsView view{x.data<char>(), {}};
-  std::copy_n(x.strides().begin(), 4, view.strides.begin());
-  return view;
-}
-
-// Built for a CPU alone: shaders have no part in it, so it has no plan. Its transforms are those of the stock ops.
+// The result, and the log-sum-exp of every query's scores, which its derivative starts from.
 class Attention : public Op {
  public:
-  Attention(mx::Stream stream, float scale) : Op(stream), scale_(scale) {
+  Attention(mx::Stream stream, const AttentionParameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
   Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), cotangents).second;
+    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), {cotangents[0]}).second;
   }
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
-    return mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
+    auto result = mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
+    const auto inputs = AttentionInputs::from(primals, parameters_);
+    result.push_back(mx::zeros(inputs.lse_shape(), mx::float32, stream()));
+    return result;
   }
 
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
-    const auto mapped = mx::vmap(
-        std::function([scale = scale_, s = stream()](const Arrays& x) { return Arrays{composed(x, scale, s)}; }), axes
-    );
-    return {mapped(inputs), {0}};
+    auto mapped = mx::vmap(meaning(), axes)(inputs);
+    const auto& shape = mapped[0].shape();
+    mapped.push_back(mx::zeros({shape.begin(), shape.end() - 1}, mx::float32, stream()));
+    return {mapped, {0, 0}};
   }
 
-  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
-    auto shape = inputs[0].shape();
-    shape[3] = inputs[2].shape(3);
-    return {shape};
+  std::vector<mx::Shape> output_shapes(const Arrays& arrays) override {
+    const auto inputs = AttentionInputs::from(arrays, parameters_);
+    return {inputs.output_shape(), inputs.lse_shape()};
   }
 
   const char* name() const override {
-    return "mlx_tessl.attention";
+    return op_name.data();
   }
 
  protected:
@@ -88,41 +74,59 @@ class Attention : public Op {
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
-    const auto& [q, k, v] = std::tie(inputs[0], inputs[1], inputs[2]);
-    const auto lengths = lengths_of(inputs);
-    const cpu::Attention problem{
-        .element = element_of(q.dtype()),
-        .B = q.shape(0),
-        .heads = q.shape(1),
-        .kv_heads = k.shape(1),
-        .Tq = q.shape(2),
-        .Tk = k.shape(2),
-        .D = q.shape(3),
-        .Dv = v.shape(3),
-        .q = view_of(q),
-        .k = view_of(k),
-        .v = view_of(v),
-        .lengths = lengths ? lengths->data<int32_t>() : nullptr,
-        .lengths_stride = lengths ? lengths->strides(0) : 0,
-        .scale = scale_,
+    const auto problem = make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
+    const auto& sinks = problem.sinks;
+    const cpu::Attention work{
+        .element = cpu::element_of(problem.dtype),
+        .B = problem.B,
+        .heads = problem.heads,
+        .kv_heads = problem.kv_heads,
+        .Tq = problem.Tq,
+        .Tk = problem.Tk,
+        .P = problem.P,
+        .D = problem.D,
+        .Dv = problem.Dv,
+        .q = view_of(inputs, problem.q),
+        .k = view_of(inputs, problem.k),
+        .v = view_of(inputs, problem.v),
+        .prefix_k = view_of(inputs, problem.prefix_k),
+        .prefix_v = view_of(inputs, problem.prefix_v),
+        .mask = view_of(inputs, problem.mask),
+        .boolean_mask = problem.mask_kind == AttentionMask::boolean,
+        .starts = bounds_of(inputs, problem.starts),
+        .lengths = bounds_of(inputs, problem.lengths),
+        .sinks = sinks ? inputs[sinks->input].data<float>() : nullptr,
+        .sinks_stride = sinks ? sinks->strides[1] : 0,
+        .causal = problem.causal,
+        .window_left = problem.window_left,
+        .window_right = problem.window_right,
+        .scale = problem.scale,
+        .softcap = problem.softcap,
         .out = outputs[0].data<char>(),
+        .lse = outputs[1].data<float>(),
     };
-    return [problem] { cpu::attention(problem); };
+    return [work] { cpu::attention(work); };
   }
 
   bool same_parameters(const Op& other) const override {
-    return scale_ == static_cast<const Attention&>(other).scale_;
+    return parameters_ == static_cast<const Attention&>(other).parameters_;
   }
 
  private:
+  std::function<Arrays(const Arrays&)> meaning() {
+    return [parameters = parameters_, s = stream()](const Arrays& inputs) {
+      return Arrays{composed_attention(AttentionInputs::from(inputs, parameters), parameters, s)};
+    };
+  }
+
   // The stock form as a function of the arguments `argnums`, the others held fixed.
   std::function<Arrays(const Arrays&)> varying(const Arrays& primals, const std::vector<int>& argnums) {
-    return [primals, argnums, scale = scale_, s = stream()](const Arrays& x) {
+    return [primals, argnums, meaning = meaning()](const Arrays& x) {
       auto inputs = primals;
       for (size_t i = 0; i < argnums.size(); ++i) {
         inputs[argnums[i]] = x[i];
       }
-      return Arrays{composed(inputs, scale, s)};
+      return meaning(inputs);
     };
   }
 
@@ -134,38 +138,105 @@ class Attention : public Op {
     return arrays;
   }
 
-  float scale_;
+  AttentionParameters parameters_;
 };
 
 template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream message;
-  message << "[mlx_tessl.attention] ";
-  (message << ... << parts);
-  throw std::invalid_argument(message.str());
+[[noreturn]] void refuse_attention(const Parts&... parts) {
+  refuse(op_name, parts...);
 }
 
 void check_shapes(const mx::array& q, const mx::array& k, const mx::array& v) {
   for (const auto& [name, x] : {std::pair("q", &q), {"k", &k}, {"v", &v}}) {
     if (x->ndim() != 4) {
-      refuse(name, " has shape ", x->shape(), "; it must have 4 dimensions, [B, H, T, D]");
+      refuse_attention(name, " has shape ", x->shape(), "; it must have 4 dimensions, [B, H, T, D]");
     }
   }
   if (k.shape(0) != q.shape(0) || k.shape(3) != q.shape(3)) {
-    refuse("k has shape ", k.shape(), "; its B and D must be those of q, ", q.shape());
+    refuse_attention("k has shape ", k.shape(), "; its B and D must be those of q, ", q.shape());
   }
   if (k.shape(1) == 0 || q.shape(1) % k.shape(1) != 0) {
-    refuse("k has ", k.shape(1), " heads; they must divide the ", q.shape(1), " of q");
+    refuse_attention("k has ", k.shape(1), " heads; they must divide the ", q.shape(1), " of q");
   }
   if (!std::equal(k.shape().begin(), k.shape().end() - 1, v.shape().begin())) {
-    refuse("v has shape ", v.shape(), "; its B, H and T must be those of k, ", k.shape());
+    refuse_attention("v has shape ", v.shape(), "; its B, H and T must be those of k, ", k.shape());
   }
 }
 
-void check_lengths(const mx::array& lengths, int B) {
-  if (lengths.shape() != mx::Shape{B} || !mx::issubdtype(lengths.dtype(), mx::integer)) {
-    refuse("lengths has shape ", lengths.shape(), " and dtype ", lengths.dtype(), "; it must be ", B, " integers");
+void check_prefix(const std::pair<mx::array, mx::array>& prefix, const mx::array& k, const mx::array& v) {
+  const auto& [prefix_k, prefix_v] = prefix;
+  for (const auto& [name, x, own] : {std::tuple("keys", &prefix_k, &k), {"values", &prefix_v, &v}}) {
+    if (x->ndim() != 3 || x->shape(0) != own->shape(1) || x->shape(2) != own->shape(3)) {
+      refuse_attention(
+          "prefix has ", name, " of shape ", x->shape(), "; it must be (", own->shape(1), ",P,", own->shape(3), ")"
+      );
+    }
   }
+  if (prefix_k.shape(1) != prefix_v.shape(1)) {
+    refuse_attention("prefix has ", prefix_k.shape(1), " keys and ", prefix_v.shape(1), " values; as many of both");
+  }
+}
+
+// [B] integers, as int32.
+mx::array checked_bounds(const char* argument, const mx::array& x, int B, mx::Stream s) {
+  if (x.shape() != mx::Shape{B} || !mx::issubdtype(x.dtype(), mx::integer)) {
+    refuse_attention(argument, " has shape ", x.shape(), " and dtype ", x.dtype(), "; it must be ", B, " integers");
+  }
+  return mx::astype(x, mx::int32, s);
+}
+
+mx::array checked_sinks(const mx::array& sinks, int heads, mx::Stream s) {
+  if (sinks.shape() != mx::Shape{heads} || !mx::issubdtype(sinks.dtype(), mx::floating)) {
+    refuse_attention(
+        "sinks has shape ", sinks.shape(), " and dtype ", sinks.dtype(), "; it must be ", heads, " floats"
+    );
+  }
+  return mx::astype(sinks, mx::float32, s);
+}
+
+// Booleans, or floats in `dtype`.
+mx::array checked_mask(const mx::array& mask, const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {
+  const auto& given = mask.shape();
+  bool fits = given.size() <= shape.size();
+  for (size_t i = 1; fits && i <= given.size(); ++i) {
+    const auto size = given[given.size() - i];
+    fits = size == 1 || size == shape[shape.size() - i];
+  }
+  if (!fits) {
+    refuse_attention("mask has shape ", given, "; it must broadcast to [B, Hq, Tq, P + Tk], ", shape);
+  }
+  if (mask.dtype() == mx::bool_) {
+    return mask;
+  }
+  if (!mx::issubdtype(mask.dtype(), mx::floating)) {
+    refuse_attention("mask has dtype ", mask.dtype(), "; it must be of booleans or floats");
+  }
+  return mx::astype(mask, dtype, s);
+}
+
+// A negative number in the parameters is no limit, so that none may be given.
+int checked_reach(int reach) {
+  if (reach < 0) {
+    refuse_attention("window is ", reach, " on a side; it must be 0 or more, or None");
+  }
+  return reach;
+}
+
+void set_window(const AttentionWindow& window, AttentionParameters& parameters) {
+  if (const int* both = std::get_if<int>(&window)) {
+    parameters.window_left = parameters.window_right = checked_reach(*both);
+    return;
+  }
+  const auto& [left, right] = std::get<1>(window);
+  parameters.window_left = left ? checked_reach(*left) : -1;
+  parameters.window_right = right ? checked_reach(*right) : -1;
+}
+
+float checked_softcap(float softcap) {
+  if (!(softcap > 0.0f) || std::isinf(softcap)) {
+    refuse_attention("softcap is ", softcap, "; it must be positive and finite");
+  }
+  return softcap;
 }
 
 } // namespace
@@ -175,25 +246,68 @@ mx::array attention(
     const mx::array& k,
     const mx::array& v,
     float scale,
-    const std::optional<mx::array>& lengths,
+    const AttentionOptions& options,
     mx::StreamOrDevice stream_or_device
 ) {
   check_shapes(q, k, v);
-  const auto dtype = mx::result_type({q, k, v});
-  if (dtype != mx::float32 && dtype != mx::float16 && dtype != mx::bfloat16) {
-    refuse("operands promote to ", dtype, "; they must promote to float32, float16 or bfloat16");
+  Arrays operands{q, k, v};
+  if (options.prefix) {
+    check_prefix(*options.prefix, k, v);
+    operands.insert(operands.end(), {options.prefix->first, options.prefix->second});
+  }
+  const auto dtype = check_dtypes(op_name, operands);
+  if (!std::isfinite(scale)) {
+    refuse_attention("scale is ", scale, "; it must be finite");
   }
   const auto s = mx::to_stream(stream_or_device);
-  Arrays inputs{mx::astype(q, dtype, s), mx::astype(k, dtype, s), mx::astype(v, dtype, s)};
-  if (lengths) {
-    check_lengths(*lengths, q.shape(0));
-    inputs.push_back(mx::astype(*lengths, mx::int32, s));
+  AttentionParameters parameters;
+  parameters.scale = scale;
+  parameters.softcap = options.softcap ? checked_softcap(*options.softcap) : 0.0f;
+  parameters.relaxed = parse_precision(op_name, options.precision);
+  if (options.window) {
+    set_window(*options.window, parameters);
+  }
+
+  AttentionInputs inputs{mx::astype(q, dtype, s), mx::astype(k, dtype, s), mx::astype(v, dtype, s)};
+  if (options.prefix) {
+    parameters.prefix = true;
+    inputs.prefix_k = mx::astype(options.prefix->first, dtype, s);
+    inputs.prefix_v = mx::astype(options.prefix->second, dtype, s);
+  }
+  if (options.mask) {
+    if (const auto* name = std::get_if<std::string>(&*options.mask)) {
+      if (*name != "causal") {
+        refuse_attention("mask is '", *name, "'; it must be None, 'causal' or an array");
+      }
+      parameters.causal = true;
+    } else {
+      const int keys = k.shape(2) + (inputs.prefix_k ? inputs.prefix_k->shape(1) : 0);
+      const mx::Shape shape{q.shape(0), q.shape(1), q.shape(2), keys};
+      inputs.mask = checked_mask(std::get<mx::array>(*options.mask), shape, dtype, s);
+      parameters.mask_kind = inputs.mask->dtype() == mx::bool_ ? AttentionMask::boolean : AttentionMask::additive;
+    }
+  }
+  if (options.starts) {
+    parameters.starts = true;
+    inputs.starts = checked_bounds("starts", *options.starts, q.shape(0), s);
+  }
+  if (options.lengths) {
+    parameters.lengths = true;
+    inputs.lengths = checked_bounds("lengths", *options.lengths, q.shape(0), s);
+  }
+  if (options.sinks) {
+    parameters.sinks = true;
+    inputs.sinks = checked_sinks(*options.sinks, q.shape(1), s);
   }
   if (s.device == mx::Device::gpu || current_emulation()) {
-    return composed(inputs, scale, s);
+    return composed_attention(inputs, parameters, s);
   }
-  const mx::Shape shape{q.shape(0), q.shape(1), q.shape(2), v.shape(3)};
-  return mx::array(shape, dtype, std::make_shared<Attention>(s, scale), std::move(inputs));
+  return mx::array::make_arrays(
+      {inputs.output_shape(), inputs.lse_shape()},
+      {dtype, mx::float32},
+      std::make_shared<Attention>(s, parameters),
+      inputs.list()
+  )[0];
 }
 
 } // namespace tessl

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
+#include <variant>
 
 #include <mlx/array.h>
 #include <mlx/utils.h>
@@ -9,14 +12,27 @@ namespace mx = mlx::core;
 
 namespace tessl {
 
-// softmax(scale q k^T) v for q [B, Hq, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]: every query of row b sees the
-// first lengths[b] keys. Native on a CPU stream; mx::fast::scaled_dot_product_attention where shaders run.
+// How far a query sees before and after its own position, inclusive; one number is both, none is without limit.
+using AttentionWindow = std::variant<int, std::pair<std::optional<int>, std::optional<int>>>;
+
+struct AttentionOptions {
+  std::optional<std::variant<std::string, mx::array>> mask; // "causal", or booleans or floats [B, Hq, Tq, P + Tk]
+  std::optional<AttentionWindow> window;
+  std::optional<mx::array> lengths, starts; // [B]
+  std::optional<mx::array> sinks;           // [Hq]
+  std::optional<float> softcap;
+  std::optional<std::pair<mx::array, mx::array>> prefix; // [Hkv, P, D], [Hkv, P, Dv]
+  std::optional<std::string> precision;
+};
+
+// softmax(softcap(scale q k^T) + mask) v for q [B, Hq, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]: see
+// ops/attention_problem.h.
 mx::array attention(
     const mx::array& q,
     const mx::array& k,
     const mx::array& v,
     float scale,
-    const std::optional<mx::array>& lengths,
+    const AttentionOptions& options,
     mx::StreamOrDevice stream
 );
 

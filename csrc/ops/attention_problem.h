@@ -53,4 +53,24 @@ struct AttentionProblem {
                           // sink included; the largest float for a query that sees no key, so that exp(s - lse) is 0
 };
 
+// The gradients of attention by its operands, from what the forward primitive gave. `forward` tells where its operands
+// stand among the inputs of the gradient, besides `out` [B, heads, Tq, Dv], `lse` [B, heads, Tq] float32 (column stride
+// 0) and the cotangent `dout` [B, heads, Tq, Dv].
+//
+// A gradient that is not wanted has no place; dk and dv, dprefix_k and dprefix_v are wanted together or not at all.
+struct AttentionGradProblem {
+  AttentionProblem forward;
+  AttentionOperand out, lse, dout;
+
+  // Places among the outputs, all of which are row-contiguous and written in full.
+  std::optional<uint8_t> dq;                   // [B, heads, Tq, D]
+  std::optional<uint8_t> dk, dv;               // [B, kv_heads, Tk, D], [B, kv_heads, Tk, Dv]
+  std::optional<uint8_t> dprefix_k, dprefix_v; // [kv_heads, P, D], [kv_heads, P, Dv]: summed over the rows
+  std::optional<uint8_t> dmask;                // of an additive mask, of `dtype`: [mask_shape]
+  std::optional<uint8_t> dsinks;               // [heads] float32
+
+  // The mask as it was given: each dimension that of [B, heads, Tq, P + Tk], or 1, over which its gradient is summed.
+  std::array<int32_t, 4> mask_shape{1, 1, 1, 1};
+};
+
 } // namespace tessl

@@ -5,22 +5,12 @@
 #include <metal_simdgroup_matrix>
 // clang-format on
 
+#include "kernels/common/fragments.h"
 #include "kernels/common/matmul_epilogue.h"
 #include "kernels/common/staged_block.h"
 
 // What tiled products on simdgroup_matrix are made of, besides staged blocks: products of 8x8 fragments of them, and
 // the way of the sums to device memory.
-
-constant constexpr int fragment_size = 8;
-
-// The 8x8 fragment at (row, column) of a matrix that is staged as it is, or transposed.
-template <typename T, bool TRANSPOSED>
-inline metal::simdgroup_matrix<T, 8, 8> load_fragment(threadgroup const T* block, int pitch, int row, int column) {
-  metal::simdgroup_matrix<T, 8, 8> result;
-  const int offset = TRANSPOSED ? column * pitch + row : row * pitch + column;
-  metal::simdgroup_load(result, block + offset, pitch, ulong2(0), TRANSPOSED);
-  return result;
-}
 
 // acc += the 8 ROWS rows of a from `row` on times the 8 COLUMNS columns of b from `column` on, both staged.
 template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, int TILE_K, int ROWS, int COLUMNS>

@@ -15,7 +15,7 @@ def sees_mlx_arrays() -> bool:
     Whether mlx.core.array is known here: false when mlx.core is not imported or uses another nanobind ABI.
     """
 
-def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, lengths: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, mask: str | mlx.core.array | None = None, window: int | tuple[int | None, int | None] | None = None, lengths: mlx.core.array | None = None, starts: mlx.core.array | None = None, sinks: mlx.core.array | None = None, softcap: float | None = None, prefix: tuple[mlx.core.array, mlx.core.array] | None = None, precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 def set_blas_library(path: str) -> None:
     """Where OpenBLAS is; it is opened at the first product."""

@@ -83,6 +83,21 @@ class Matmul:
 
     def seconds_to_plan(self, repeats: int) -> float: ...
 
+class Attention:
+    """A call of attention on a device, as planning sees it."""
+
+    def __init__(self, dtype: str, q: Operand, k: Operand, v: Operand, *, prefix_k: Operand | None = None, prefix_v: Operand | None = None, mask: Operand | None = None, additive: bool = False, starts: Operand | None = None, lengths: Operand | None = None, sinks: Operand | None = None, causal: bool = False, window_left: int = -1, window_right: int = -1, scale: float = 1.0, softcap: float = 0.0, relaxed: bool = False, saves_lse: bool = False, gpu: str, macos: str) -> None: ...
+
+    def plan(self) -> Plan: ...
+
+    def grad_plan(self) -> Plan: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
 class QuantizedMatmul:
     """A call of quantized_matmul on a device."""
 

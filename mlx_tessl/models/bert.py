@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..ops import attention, linear
+from ..ops import attention
 from ..ops.matmul import Activation
 from .checkpoint import Weights
-from .layers import LayerNorm, Linear
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
+from .config import ACTIVATIONS, check_choice, check_divides, check_ids, check_present, check_sizes, refuse
+from .layers import Joined, LayerNorm, Linear, merge_heads, split_heads
+from .vocabulary_head import VocabularyHead
 
 # Tensors of a checkpoint that no output here depends on: the next-sentence heads, and buffers once saved by mistake.
 _IGNORED = ("pooler.", "cls.seq_relationship.", "embeddings.position_ids", "embeddings.token_type_ids")
@@ -60,39 +54,26 @@ class ModelArgs:
 
     @property
     def activation(self) -> Activation:
-        return _ACTIVATIONS[self.hidden_act]
+        return ACTIVATIONS[self.hidden_act]
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
     def _check(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (type(value) is not int or value < 1):
-                raise ValueError(f"[bert] {field.name} is {value!r}; it must be a positive integer")
-        if self.hidden_act not in _ACTIVATIONS:
-            raise ValueError(f"[bert] hidden_act is {self.hidden_act!r}; it must be one of {', '.join(_ACTIVATIONS)}")
-        if self.hidden_size % self.num_attention_heads != 0:
-            raise ValueError(
-                f"[bert] hidden_size is {self.hidden_size}; it must be divisible by the "
-                f"{self.num_attention_heads} attention heads"
-            )
+        check_sizes("bert", {field.name: getattr(self, field.name) for field in fields(self) if field.type == "int"})
+        check_choice("bert", "hidden_act", self.hidden_act, ACTIVATIONS)
+        check_divides("bert", "hidden_size", self.hidden_size, self.num_attention_heads)
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:
     sizes = [field.name for field in fields(ModelArgs) if field.type == "int" and field.name != "type_vocab_size"]
-    absent = [name for name in sizes if name not in config]
-    if absent:
-        raise ValueError(f"[bert] the config lacks {', '.join(absent)}")
-    if config.get("model_type", "bert") != "bert":
-        raise ValueError(f"[bert] model_type is {config['model_type']!r}; it must be 'bert'")
+    check_present("bert", config, sizes)
+    check_choice("bert", "model_type", config.get("model_type", "bert"), ["bert"])
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise ValueError(f"[bert] position_embedding_type is {positions!r}; only 'absolute' is computed")
-    for name in ("is_decoder", "add_cross_attention", "pruned_heads", "quantization_config"):
-        if config.get(name):
-            raise ValueError(f"[bert] {name} is {config[name]!r} in the config; this model does not compute that")
+    refuse("bert", config, ("is_decoder", "add_cross_attention", "pruned_heads", "quantization_config"))
 
 
 class Embeddings(nn.Module):
@@ -110,61 +91,27 @@ class Embeddings(nn.Module):
         return self.LayerNorm(self.word_embeddings(input_ids) + (positions + types))
 
 
-class _Fused(NamedTuple):
-    """The three projections as one product, and the parameters it was made of."""
-
-    weight: mx.array
-    bias: mx.array
-    sources: tuple[mx.array, ...]
-
-
 class SelfAttention(nn.Module):
     def __init__(self, args: ModelArgs):
         super().__init__()
         self.num_heads = args.num_attention_heads
-        self.head_dim = args.head_dim
+        self.scale = args.head_dim**-0.5
         self.query = Linear(args.hidden_size, args.hidden_size)
         self.key = Linear(args.hidden_size, args.hidden_size)
         self.value = Linear(args.hidden_size, args.hidden_size)
-        self._fused: _Fused | None = None
+        self._joined = Joined()
+
+    @property
+    def projections(self) -> tuple[Linear, Linear, Linear]:
+        return self.query, self.key, self.value
 
     def fuse(self) -> None:
-        """Stacks the three projections, so that they are one product from now on. The parameters become views of it.
-
-        Parameters that are replaced later, by an optimizer or under ``mx.grad``, are used one by one.
-        """
-        parts = (self.query, self.key, self.value)
-        weight = mx.concatenate([part.weight for part in parts])
-        bias = mx.concatenate([part.bias for part in parts])
-        for part, part_weight, part_bias in zip(parts, mx.split(weight, 3), mx.split(bias, 3), strict=True):
-            part.weight = part_weight
-            part.bias = part_bias
-        self._fused = _Fused(weight, bias, self._sources())
+        """Makes the three projections one product from now on."""
+        self._joined.join(self.projections)
 
     def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
-        query, key, value = self._project(x)
-        context = attention(query, key, value, scale=self.head_dim**-0.5, lengths=lengths)
-        return context.swapaxes(1, 2).flatten(-2)
-
-    def _project(self, x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        """Query, key and value of ``x [B, T, H]``, each ``[B, heads, T, H / heads]``."""
-        fused = self._valid_fused()
-        if fused is None:
-            parts = [part(x) for part in (self.query, self.key, self.value)]
-        else:
-            parts = list(mx.split(linear(x, fused.weight, fused.bias), 3, axis=-1))
-        query, key, value = (mx.unflatten(part, -1, (self.num_heads, self.head_dim)).swapaxes(1, 2) for part in parts)
-        return query, key, value
-
-    def _valid_fused(self) -> _Fused | None:
-        fused = self._fused
-        if fused is None or not all(type(part) is Linear for part in (self.query, self.key, self.value)):
-            return None
-        same = all(a is b for a, b in zip(fused.sources, self._sources(), strict=True))
-        return fused if same else None
-
-    def _sources(self) -> tuple[mx.array, ...]:
-        return tuple(array for part in (self.query, self.key, self.value) for array in (part.weight, part.bias))
+        query, key, value = (split_heads(part, self.num_heads) for part in self._joined(x, self.projections))
+        return merge_heads(attention(query, key, value, scale=self.scale, lengths=lengths))
 
 
 class ResidualOutput(nn.Module):
@@ -248,11 +195,7 @@ class Model(nn.Module):
         Raises:
             ValueError: ``input_ids`` is not ``[B, T]``, or has more tokens than the model has positions.
         """
-        if input_ids.ndim != 2:
-            raise ValueError(f"[bert] input_ids has shape {input_ids.shape}; it must be [B, T]")
-        limit = self.args.max_position_embeddings
-        if input_ids.shape[1] > limit:
-            raise ValueError(f"[bert] input_ids has {input_ids.shape[1]} tokens a row; the model has {limit} positions")
+        check_ids("bert", input_ids, self.args.max_position_embeddings)
         return self.encoder(self.embeddings(input_ids, token_type_ids), lengths)
 
     @property
@@ -297,7 +240,7 @@ class Heads(nn.Module):
         self.predictions = Predictions(args)
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(VocabularyHead):
     """The encoder with its vocabulary head, Hugging Face's ``BertForMaskedLM``."""
 
     def __init__(self, args: ModelArgs):
@@ -306,32 +249,19 @@ class MaskedLM(nn.Module):
         self.bert = Model(args)
         self.cls = Heads(args)
 
-    def __call__(
-        self, input_ids: mx.array, lengths: mx.array | None = None, token_type_ids: mx.array | None = None
-    ) -> mx.array:
-        """Logits ``[B, T, V]``; arguments and errors are those of :meth:`Model.__call__`."""
-        return self.decode(self.features(input_ids, lengths, token_type_ids))
-
     def features(
         self, input_ids: mx.array, lengths: mx.array | None = None, token_type_ids: mx.array | None = None
     ) -> mx.array:
-        """``[B, T, H]``, what :meth:`decode` takes; arguments and errors are those of :meth:`Model.__call__`."""
         return self.cls.predictions.transform(self.bert(input_ids, lengths, token_type_ids))
-
-    def decode(self, features: mx.array) -> mx.array:
-        """Logits ``[..., V]`` of ``features [..., H]``."""
-        return linear(features, self.decoder_weight, self.decoder_bias)
 
     @property
     def decoder_weight(self) -> mx.array:
-        """``[V, H]``: the word embeddings, unless the config unties them."""
         if self.args.tie_word_embeddings:
             return self.bert.embeddings.word_embeddings.weight
         return self.cls.predictions.decoder.weight
 
     @property
     def decoder_bias(self) -> mx.array:
-        """``[V]``."""
         return self.cls.predictions.bias
 
     def sanitize(self, weights: Mapping[str, mx.array]) -> Weights:

@@ -77,6 +77,16 @@ def _load_file(path: Path) -> Weights:
         raise ValueError(f"[checkpoint] {path} cannot be read: {error}") from error
 
 
+def cast(weights: Mapping[str, mx.array], dtype: mx.Dtype | None) -> Weights:
+    """``weights`` with the floating-point ones in ``dtype``, unless that is ``None``."""
+    if dtype is None:
+        return dict(weights)
+    return {
+        name: tensor.astype(dtype) if mx.issubdtype(tensor.dtype, mx.floating) else tensor
+        for name, tensor in weights.items()
+    }
+
+
 def assign(model: nn.Module, weights: Mapping[str, mx.array]) -> None:
     """Gives every parameter of ``model`` its tensor from ``weights``.
 

@@ -1,6 +1,8 @@
 """The ops of this package on ``mlx.core.array``; each has a twin of the same signature in ``mlx_tessl.reference``."""
 
 from .attention import attention
+from .causal_conv1d import causal_conv1d
+from .gated_delta import gated_delta
 from .gates import geglu, sigmoid_gate, swiglu
 from .kv_store import kv_store
 from .linear import linear
@@ -16,6 +18,8 @@ from .segment_mean import segment_mean
 __all__ = [
     "argmax",
     "attention",
+    "causal_conv1d",
+    "gated_delta",
     "gated_rms_norm",
     "geglu",
     "kv_store",

@@ -7,6 +7,8 @@ between ways to compute the same thing, and are ignored here.
 
 from .activations import activate
 from .attention import attention
+from .causal_conv1d import causal_conv1d
+from .gated_delta import gated_delta
 from .gates import geglu, sigmoid_gate, swiglu
 from .kv_store import kv_store
 from .linear import linear
@@ -23,6 +25,8 @@ __all__ = [
     "activate",
     "argmax",
     "attention",
+    "causal_conv1d",
+    "gated_delta",
     "gated_rms_norm",
     "geglu",
     "kv_store",

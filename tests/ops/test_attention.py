@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 import mlx_tessl as mt
 from mlx_tessl import reference
 from mlx_tessl.ops import attention
+
+from .attention_oracle import attention_oracle
 
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
 UNIT_ROUNDOFF = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
@@ -66,6 +70,65 @@ def test_result(size: tuple[int, ...], dtype: mx.Dtype, hidden: bool) -> None:
     largest = max(1.0, float(np.abs(expected).max()))
     # f32: of the largest magnitude; seen 4e-7.
     assert np.abs(float64(result) - expected).max() <= (2e-6 + UNIT_ROUNDOFF[dtype]) * largest
+
+
+MASKS = ["none", "causal", "boolean", "additive", "hiding"]
+PADDING = {
+    "whole": {},
+    "right": {"lengths": [7, 0]},
+    "left": {"starts": [3, 11]},
+    "both": {"lengths": [9, 40], "starts": [-3, 5]},
+}
+EXTRAS = ["plain", "softcap", "sinks"]
+
+
+def options(
+    mask: str, window: Any, padding: str, extra: str, prefixed: bool, size: tuple[int, ...], seed: int = 3
+) -> dict[str, Any]:
+    """Keywords of attention, arrays in numpy, for a size of two rows."""
+    B, Hq, Hkv, Tq, Tk, D, Dv = size
+    rng = np.random.default_rng(seed)
+    P = 5 if prefixed else 0
+    keywords: dict[str, Any] = {"window": window}
+    boolean = rng.random((B, 1, Tq, P + Tk)) > 0.4
+    boolean[0, :, Tq // 2] = False
+    bias = rng.standard_normal((Hq, 1, P + Tk)).astype(np.float32)
+    masks = {"causal": "causal", "boolean": boolean, "additive": bias, "hiding": np.where(boolean, bias, -np.inf)}
+    keywords["mask"] = masks.get(mask)
+    keywords |= {name: np.array(bounds, np.int32) for name, bounds in PADDING[padding].items()}
+    if prefixed:
+        keywords["prefix"] = tuple(rng.standard_normal((Hkv, P, n)).astype(np.float32) for n in (D, Dv))
+    if extra == "softcap":
+        keywords["softcap"] = 1.5
+    if extra == "sinks":
+        keywords["sinks"] = rng.standard_normal(Hq).astype(np.float32)
+    return keywords
+
+
+def on_device(value: Any, dtype: mx.Dtype = mx.float32) -> Any:
+    """Arrays of :func:`options` as MLX's, floats in ``dtype``."""
+    if isinstance(value, dict):
+        return {name: on_device(x, dtype) for name, x in value.items()}
+    if isinstance(value, tuple) and any(isinstance(x, np.ndarray) for x in value):
+        return tuple(on_device(x, dtype) for x in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    return mx.array(value).astype(dtype) if value.dtype.kind == "f" else mx.array(value)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("window", [None, 3, (2, None), (None, 1), (0, 0)], ids=str)
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_options(mask: str, window: Any, prefixed: bool) -> None:
+    size = (2, 4, 2, 9, 11, 8, 6)
+    q, k, v = inputs(size)
+    for padding, extra in itertools.product(PADDING, EXTRAS):
+        keywords = options(mask, window, padding, extra, prefixed, size)
+        expected = attention_oracle(float64(q), float64(k), float64(v), scale=0.3, **keywords)
+        for op in (attention, reference.attention):
+            result = op(q, k, v, scale=0.3, **on_device(keywords))
+            # Seen: 6e-7.
+            assert np.abs(float64(result) - expected).max() <= 5e-6, (op, padding, extra)
 
 
 @pytest.mark.parametrize("size", SIZES[:5], ids=str)

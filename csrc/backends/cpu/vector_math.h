@@ -10,9 +10,23 @@ namespace tessl::cpu::TESSL_CPU_ISA {
 // Below this e^x would soon be denormal, and what is made of it is 0.
 constexpr float least_exponent = -87.0f;
 
+// e^r for |r| <= ln 2 / 2, by a polynomial with relative error 3.1e-9 (minimax by reweighted least squares).
+TESSL_INLINE Floats exp_near_zero(Floats r) {
+  Floats p = splat(0.00138142903f);
+  p = p * r + 0.00836883672f;
+  p = p * r + 0.0416684002f;
+  p = p * r + 0.166665196f;
+  p = p * r + 0.49999994f;
+  return 1.0f + (r + r * r * p);
+}
+
+// 2^n for -127 < n < 128.
+TESSL_INLINE Floats power_of_two(Ints n) {
+  return (Floats)((n + 127) << 23);
+}
+
 // exp(x + correction) for least_exponent <= x <= 0 and |correction| < 0.1. 1.1 ulp.
-// x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial with relative error 3.1e-9 (minimax by reweighted least
-// squares).
+// x = n ln 2 + r, |r| <= ln 2 / 2.
 TESSL_INLINE Floats exp_in_range(Floats x, Floats correction) {
   constexpr float round_to_integer = 0x1.8p23f;
   const Floats shifted = x * 0x1.715476p+0f + round_to_integer;
@@ -20,19 +34,40 @@ TESSL_INLINE Floats exp_in_range(Floats x, Floats correction) {
   const Floats turns = shifted - round_to_integer;
   // ln 2 in two parts, the first short enough that its multiples are exact.
   const Floats r = ((x - turns * 0x1.62e4p-1f) - turns * 0x1.7f7d1cp-20f) + correction;
-  Floats p = splat(0.00138142903f);
-  p = p * r + 0.00836883672f;
-  p = p * r + 0.0416684002f;
-  p = p * r + 0.166665196f;
-  p = p * r + 0.49999994f;
-  const Floats power_of_two = (Floats)((n + 127) << 23);
-  return (1.0f + (r + r * r * p)) * power_of_two;
+  return exp_near_zero(r) * power_of_two(n);
 }
 
 // exp(x) for x <= 0, and 0 below least_exponent. 1.1 ulp.
 TESSL_INLINE Floats exp_of_negative(Floats x) {
   const Floats bounded = x < least_exponent ? splat(least_exponent) : x;
   return x < least_exponent ? Floats{} : exp_in_range(bounded, Floats{});
+}
+
+// 2^x for x <= 0 (or a little above, by rounding), and 0 below -126. 1.1 ulp.
+TESSL_INLINE Floats exp2_of_negative(Floats x) {
+  constexpr float least = -126.0f;
+  constexpr float round_to_integer = 0x1.8p23f;
+  const Floats bounded = x < least ? splat(least) : x;
+  const Floats shifted = bounded + round_to_integer;
+  const Ints n = (Ints)shifted - (Ints)splat(round_to_integer);
+  const Floats r = (bounded - (shifted - round_to_integer)) * 0x1.62e430p-1f;
+  return x < least ? Floats{} : exp_near_zero(r) * power_of_two(n);
+}
+
+// 3 ulp: (1 - e) / (1 + e) with e = exp(-2 |x|); near 0 a polynomial (Moshier, Cephes, 1984).
+TESSL_INLINE Floats tanh(Floats x) {
+  const Floats size = magnitude(x);
+  const Floats e = exp_of_negative(-2.0f * size);
+  const Floats far = (1.0f - e) / (1.0f + e);
+  const Floats square = x * x;
+  Floats p = splat(-5.70498872745e-3f);
+  p = p * square + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const Floats near = size + size * square * p;
+  const Floats y = size < 0.625f ? near : far;
+  return x < 0.0f ? -y : y;
 }
 
 TESSL_INLINE Floats relu(Floats x) {

@@ -1,0 +1,194 @@
+// Compiled once for each instruction set: see vectors.h.
+
+#include "backends/cpu/attention_kernels.h"
+
+#include "backends/cpu/vector_math.h"
+
+namespace tessl::cpu::TESSL_CPU_ISA {
+namespace {
+
+// As many sums as the registers hold beside a row of b and an element of a.
+#if defined(__AVX512F__)
+constexpr int rows = 12;
+constexpr int width = 2;
+#elif defined(__aarch64__)
+constexpr int rows = 6;
+constexpr int width = 4;
+#else
+constexpr int rows = 6;
+constexpr int width = 2;
+#endif
+constexpr int columns = width * lanes;
+static_assert(96 % rows == 0 && 96 % columns == 0);
+
+constexpr float infinity = __builtin_inff();
+
+template <bool Accumulate>
+TESSL_INLINE void multiply_panel(const PanelProduct& p, float* c, const float* b) {
+  Floats sums[rows][width] = {};
+  if constexpr (Accumulate) {
+    for (int r = 0; r < rows; ++r) {
+      for (int j = 0; j < width; ++j) {
+        sums[r][j] = read<Floats>(c + r * p.c_stride + j * lanes);
+      }
+    }
+  }
+  const float* a = p.a;
+  for (int64_t k = 0; k < p.depth; ++k) {
+    Floats b_row[width];
+    for (int j = 0; j < width; ++j) {
+      b_row[j] = read<Floats>(b + j * lanes);
+    }
+    for (int r = 0; r < rows; ++r) {
+      const float x = a[r * p.a_row_stride];
+      for (int j = 0; j < width; ++j) {
+        sums[r][j] += x * b_row[j];
+      }
+    }
+    a += p.a_depth_stride;
+    b += p.b_depth_stride;
+  }
+  for (int r = 0; r < rows; ++r) {
+    for (int j = 0; j < width; ++j) {
+      write(c + r * p.c_stride + j * lanes, sums[r][j]);
+    }
+  }
+}
+
+void multiply(const PanelProduct& p) {
+  for (int64_t i = 0; i < p.panels; ++i) {
+    float* c = p.c + i * columns;
+    const float* b = p.b + i * p.b_panel_stride;
+    if (p.accumulate) {
+      multiply_panel<true>(p, c, b);
+    } else {
+      multiply_panel<false>(p, c, b);
+    }
+  }
+}
+
+void multiply_nonzero(const PanelProduct& p) {
+  for (int64_t i = 0; i < p.panels; ++i) {
+    for (int r = 0; r < rows; ++r) {
+      float* c = p.c + r * p.c_stride + i * columns;
+      for (int64_t k = 0; k < p.depth; ++k) {
+        const float x = p.a[r * p.a_row_stride + k * p.a_depth_stride];
+        const float* b = p.b + i * p.b_panel_stride + k * p.b_depth_stride;
+        for (int j = 0; x != 0.0f && j < width; ++j) {
+          write(c + j * lanes, read<Floats>(c + j * lanes) + x * read<Floats>(b + j * lanes));
+        }
+      }
+    }
+  }
+}
+
+void pack_transposed(float* panel, const float* source, int64_t stride, int64_t count, int64_t depth) {
+  if (count < columns) {
+    std::memset(panel, 0, static_cast<size_t>(depth * columns) * sizeof(float));
+  }
+  constexpr int64_t step = 16;
+  for (int64_t start = 0; start < depth; start += step) {
+    const int64_t end = start + step < depth ? start + step : depth;
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t d = start; d < end; ++d) {
+        panel[d * columns + r] = source[r * stride + d];
+      }
+    }
+  }
+}
+
+bool all_finite(const float* x, int64_t count) {
+  Floats zero{};
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    zero += 0.0f * read<Floats>(x + i);
+  }
+  if (i < count) {
+    zero += 0.0f * load_first(x + i, count - i);
+  }
+  float sum = 0.0f;
+  for (int j = 0; j < lanes; ++j) {
+    sum += zero[j];
+  }
+  return sum == 0.0f;
+}
+
+TESSL_INLINE Ints lane_numbers() {
+  Ints numbers;
+  for (int i = 0; i < lanes; ++i) {
+    numbers[i] = i;
+  }
+  return numbers;
+}
+
+// The row's scores from column c on, -infinity where they are not seen. `capped` is tanh of the products.
+TESSL_INLINE Floats seen_scores(const ScoreRow& row, int64_t c, Floats* capped) {
+  Floats x = read<Floats>(row.scores + c) * row.scale;
+  if (row.cap != 0.0f) {
+    *capped = tanh(x);
+    x = row.cap * *capped;
+  }
+  if (row.bias != nullptr) {
+    const Floats bias = read<Floats>(row.bias + c);
+    x = bias == -infinity ? bias : x + bias;
+  }
+  if (c < row.begin || c + lanes > row.end) {
+    const Ints column = lane_numbers() + static_cast<int32_t>(c);
+    const Ints hidden = (column < static_cast<int32_t>(row.begin)) | (column >= static_cast<int32_t>(row.end));
+    x = hidden ? splat(-infinity) : x;
+  }
+  return x;
+}
+
+float soften(const ScoreRow& row, float& most, float& sum) {
+  Floats greatest = splat(most);
+  Floats unused;
+  for (int64_t c = row.first; c < row.last; c += lanes) {
+    const Floats x = seen_scores(row, c, &unused);
+    write(row.scores + c, x);
+    greatest = greatest < x ? x : greatest;
+  }
+  float new_most = greatest[0];
+  for (int i = 1; i < lanes; ++i) {
+    new_most = new_most < greatest[i] ? greatest[i] : new_most;
+  }
+  // With nothing seen yet, weights are 2^-infinity.
+  const float base = new_most == -infinity ? 0.0f : new_most;
+  Floats total{};
+  for (int64_t c = row.first; c < row.last; c += lanes) {
+    const Floats weight = exp2_of_negative(read<Floats>(row.scores + c) - base);
+    write(row.scores + c, weight);
+    total += weight;
+  }
+  const float factor = exp2_of_negative(splat(most - base))[0];
+  float tile_sum = 0.0f;
+  for (int i = 0; i < lanes; ++i) {
+    tile_sum += total[i];
+  }
+  sum = sum * factor + tile_sum;
+  most = new_most;
+  return factor;
+}
+
+void soften_gradient(const ScoreRow& row, float log_sum, float mean, float factor, float* slopes) {
+  for (int64_t c = row.first; c < row.last; c += lanes) {
+    Floats capped{};
+    const Floats x = seen_scores(row, c, &capped);
+    const Floats weight = exp2_of_negative(x - log_sum);
+    Floats slope = factor * weight * (read<Floats>(slopes + c) - mean);
+    if (row.cap != 0.0f) {
+      slope *= 1.0f - capped * capped;
+    }
+    write(row.scores + c, weight);
+    write(slopes + c, x == -infinity ? Floats{} : slope);
+  }
+}
+
+} // namespace
+
+extern const AttentionKernels attention;
+const AttentionKernels attention = {
+    rows, columns, multiply, multiply_nonzero, pack_transposed, all_finite, soften, soften_gradient
+};
+
+} // namespace tessl::cpu::TESSL_CPU_ISA

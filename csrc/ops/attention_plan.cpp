@@ -1,0 +1,204 @@
+#include "ops/attention_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/args/attention.h"
+#include "launch/decimal.h"
+
+namespace tessl {
+namespace {
+
+using Problem = AttentionProblem;
+
+// Head dimensions that have kernels of their own; others are padded to the next inside of the kernel. Beyond the last,
+// the columns of the output are divided among threadgroups.
+constexpr std::array<int32_t, 8> heads_of_tiles{64, 72, 80, 96, 128, 192, 256, 512};
+
+template <size_t Count>
+size_t fitting(const std::array<int32_t, Count>& heads, int32_t columns) {
+  const auto fit = std::lower_bound(heads.begin(), heads.end(), columns);
+  return fit == heads.end() ? Count - 1 : static_cast<size_t>(fit - heads.begin());
+}
+
+constexpr std::array<const char*, 3> dtype_names{"float32", "float16", "bfloat16"};
+
+size_t dtype_index(mlx::core::Dtype dtype) {
+  return dtype == mlx::core::float32 ? 0 : dtype == mlx::core::float16 ? 1 : 2;
+}
+
+// The kernels of one variant by dtype and head dimension.
+template <size_t Count>
+class KernelTable {
+ public:
+  KernelTable(
+      const std::string& variant, const char* family, Capability capability, const std::array<int32_t, Count>& heads
+  ) {
+    for (size_t dtype = 0; dtype < dtype_names.size(); ++dtype) {
+      for (size_t i = 0; i < Count; ++i) {
+        const std::string name = "attention_" + variant + "_" + dtype_names[dtype] + "_" + decimal(heads[i]);
+        kernels_[dtype][i] = intern_kernel(name, family, capability);
+      }
+    }
+  }
+
+  const Kernel* operator()(mlx::core::Dtype dtype, size_t head) const {
+    return kernels_[dtype_index(dtype)][head];
+  }
+
+ private:
+  std::array<std::array<const Kernel*, Count>, dtype_names.size()> kernels_;
+};
+
+int32_t ceil_div(int32_t x, int32_t y) {
+  return x / y + (x % y != 0);
+}
+
+uint32_t unsigned_of(int64_t x) {
+  return static_cast<uint32_t>(x);
+}
+
+AttentionStrides strides_of(const std::optional<AttentionOperand>& x) {
+  return x ? AttentionStrides{x->strides[0], x->strides[1], x->strides[2], x->strides[3]} : AttentionStrides{};
+}
+
+AttentionArgs args_of(const Problem& problem) {
+  auto reach = [](int32_t window) { return window < 0 ? ATTENTION_UNLIMITED : std::min(window, ATTENTION_UNLIMITED); };
+  AttentionArgs args{};
+  args.B = problem.B;
+  args.heads = problem.heads;
+  args.kv_heads = problem.kv_heads;
+  args.Tq = problem.Tq;
+  args.Tk = problem.Tk;
+  args.P = problem.P;
+  args.D = problem.D;
+  args.Dv = problem.Dv;
+  args.reach_left = reach(problem.window_left);
+  args.reach_right = problem.causal ? 0 : reach(problem.window_right);
+  args.column_parts = 1;
+  args.splits = 1;
+  args.scale = problem.scale;
+  args.softcap = problem.softcap * std::numbers::log2e_v<float>;
+  args.score_scale =
+      problem.softcap == 0.0f ? problem.scale * std::numbers::log2e_v<float> : problem.scale / problem.softcap;
+  args.starts_stride = strides_of(problem.starts).batch;
+  args.lengths_stride = strides_of(problem.lengths).batch;
+  args.sinks_stride = strides_of(problem.sinks).batch;
+  args.q = strides_of(problem.q);
+  args.k = strides_of(problem.k);
+  args.v = strides_of(problem.v);
+  args.prefix_k = strides_of(problem.prefix_k);
+  args.prefix_v = strides_of(problem.prefix_v);
+  args.mask = strides_of(problem.mask);
+  return args;
+}
+
+bool in_runs_of_four(const AttentionOperand& x, size_t itemsize) {
+  return x.strides[3] == 1 && x.offset % static_cast<int64_t>(4 * itemsize) == 0 &&
+         std::all_of(x.strides.begin(), x.strides.end() - 1, [](int64_t stride) { return stride % 4 == 0; });
+}
+
+bool all_in_runs_of_four(const Problem& problem) {
+  auto in_runs = [&](const AttentionOperand& x) { return in_runs_of_four(x, problem.dtype.size()); };
+  const bool prefix = problem.P == 0 || (in_runs(*problem.prefix_k) && in_runs(*problem.prefix_v));
+  return in_runs(problem.q) && (problem.Tk == 0 || (in_runs(problem.k) && in_runs(problem.v))) && prefix;
+}
+
+// The constants of kernels/common/attention_scores.h and attention_rows.h.
+void add_constants(Launch& launch, const Problem& problem, bool vector) {
+  auto add = [&, index = uint16_t{0}](bool value) mutable {
+    launch.constants.push_back(FunctionConstant::boolean(index++, value));
+  };
+  add(problem.P > 0 || problem.Tk > 0);
+  add(problem.Tk > 0);
+  add(problem.P > 0);
+  add(problem.mask_kind != AttentionMask::none);
+  add(problem.mask_kind == AttentionMask::additive);
+  add(problem.starts.has_value());
+  add(problem.lengths.has_value());
+  add(problem.softcap != 0.0f);
+  add(vector);
+}
+
+Argument bound(const std::optional<AttentionOperand>& x, bool present = true) {
+  return x && present ? Argument::input(x->input) : Argument::unused();
+}
+
+// Buffers 0 to 7 of every kernel that computes scores. Rows of no columns have no memory: v stands in for what is not
+// read.
+void add_operands(Launch& launch, const Problem& problem) {
+  const bool own = problem.Tk > 0;
+  const bool prefix = problem.P > 0;
+  const bool flat = problem.D == 0;
+  const auto& values = own ? std::optional(problem.v) : problem.prefix_v;
+  launch.arguments.push_back(bound(flat ? values : problem.q, own || prefix));
+  launch.arguments.push_back(bound(flat ? problem.v : problem.k, own));
+  launch.arguments.push_back(bound(problem.v, own));
+  launch.arguments.push_back(bound(flat ? problem.prefix_v : problem.prefix_k, prefix));
+  launch.arguments.push_back(bound(problem.prefix_v, prefix));
+  launch.arguments.push_back(bound(problem.mask, problem.mask_kind != AttentionMask::none));
+  launch.arguments.push_back(bound(problem.starts));
+  launch.arguments.push_back(bound(problem.lengths));
+}
+
+struct KernelRule {
+  bool (*applies)(const Problem& problem, const DeviceProfile& device);
+  AttentionKernelChoice choice;
+};
+
+constexpr std::array kernel_rules{
+    KernelRule{
+        [](const Problem&, const DeviceProfile&) { return true; },
+        {AttentionKernelKind::portable, "tiles of queries on simdgroup_matrix"}
+    },
+};
+
+void add_tiles(Plan& plan, const Problem& problem) {
+  constexpr int32_t rows = 32;
+  static const KernelTable kernels("tiles", "attention", Capability::portable, heads_of_tiles);
+  const size_t head = fitting(heads_of_tiles, std::max(problem.D, problem.Dv));
+
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = kernels(problem.dtype, head);
+  add_constants(launch, problem, all_in_runs_of_four(problem));
+  launch.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
+  launch.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
+  add_operands(launch, problem);
+  launch.arguments.push_back(bound(problem.sinks));
+  launch.arguments.push_back(Argument::output(0));
+  launch.arguments.push_back(problem.saves_lse ? Argument::output(1) : Argument::unused());
+  AttentionArgs args = args_of(problem);
+  args.column_parts = ceil_div(problem.Dv, heads_of_tiles[head]);
+  launch.push_bytes(args);
+  const int64_t tiles = int64_t{ceil_div(problem.Tq, rows)} * args.column_parts;
+  launch.grid = {unsigned_of(tiles), unsigned_of(problem.heads), unsigned_of(problem.B)};
+  launch.group = {heads_of_tiles[head] > 256 ? 256u : 128u, 1, 1};
+}
+
+} // namespace
+
+AttentionKernelChoice choose_attention_kernel(const Problem& problem, const DeviceProfile& device) {
+  return std::find_if(
+             kernel_rules.begin(), kernel_rules.end(), [&](const auto& rule) { return rule.applies(problem, device); }
+  )->choice;
+}
+
+Plan plan_attention(const Problem& problem, const DeviceProfile& device) {
+  Plan plan;
+  if (problem.B == 0 || problem.heads == 0 || problem.Tq == 0) {
+    return plan;
+  }
+  add_tiles(plan, problem);
+  return plan;
+}
+
+Plan plan_attention_grad(const AttentionGradProblem& problem, const DeviceProfile& device) {
+  throw std::logic_error("[mlx_tessl.attention] no gradient kernels yet");
+}
+
+} // namespace tessl

@@ -1,0 +1,225 @@
+"""The attention shaders, run from their source in the emulator with every check on, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .attention_problems import Array, Oracle, Problem, forward, launch_plan, stored, wide
+
+DTYPES = ["float32", "float16", "bfloat16"]
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+DEVICES = {"portable": ("m1", "14.0")}
+devices = pytest.mark.parametrize("kind", DEVICES)
+
+# Largest error of the output over its largest magnitude, weights being rounded to the dtype. Seen: 9e-7, 4e-4, 3.3e-3.
+OUT_BOUND = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+# Of the log-sum-exp, absolute, at magnitudes up to 10: operands are as the kernels see them. Seen: 8e-7.
+LSE_BOUND = 4e-6
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "causal_short": {"causal": True, "Tq": 70, "Tk": 45},  # the first queries see no key
+    "window": {"window": (9, 4)},
+    "left_window": {"window": (0, -1)},
+    "right_window": {"window": (-1, 0)},
+    "causal_window": {"causal": True, "window": (33, 7)},
+    "lengths": {"lengths": (50, 0)},
+    "starts": {"starts": (66, -5), "lengths": (1000, 70)},
+    "bool": {"mask": "bool"},
+    "bool_of_keys": {"mask": "bool", "mask_shape": (2, 1, 1, 70)},
+    "additive": {"mask": "additive"},
+    "additive_of_heads": {"mask": "additive", "mask_shape": (4, 1, 70)},
+    "softcap": {"softcap": 2.5},
+    "sinks": {"sinks": True, "causal": True, "Tq": 70, "Tk": 45},
+    "prefix": {"P": 37},
+    "prefix_window": {"P": 37, "causal": True, "window": (50, -1), "lengths": (60, 3), "starts": (40, 0)},
+    "only_prefix": {"P": 37, "Tk": 0},
+    "everything": {
+        "P": 21,
+        "causal": True,
+        "window": (60, 9),
+        "mask": "additive",
+        "mask_shape": (2, 1, 45, 91),
+        "starts": (5, 0),
+        "lengths": (70, 44),
+        "sinks": True,
+        "softcap": 3.0,
+    },
+}
+features = pytest.mark.parametrize("feature", FEATURES)
+
+
+def check_forward(problem: Problem, **options: Any) -> None:
+    out, lse = forward(problem, **options)
+    oracle = Oracle(problem)
+    largest = np.abs(oracle.out).max(initial=0.0)
+    bound = OUT_BOUND[problem.dtype]
+    assert np.abs(out - oracle.out).max(initial=0.0) <= bound * largest
+    some = oracle.some
+    assert np.abs(lse - oracle.lse)[some].max(initial=0.0) <= LSE_BOUND
+    assert np.all(out[~some] == 0)
+    assert np.all(lse[~some] == np.finfo(np.float32).max)
+
+
+@features
+@devices
+def test_forward_features(kind: str, feature: str) -> None:
+    check_forward(Problem(DEVICES[kind], **FEATURES[feature]))
+
+
+@dtypes
+@pytest.mark.parametrize("D", [64, 72, 80, 96, 128, 192, 256, 512])
+@devices
+def test_forward_heads(kind: str, D: int, dtype: str) -> None:
+    sizes = {"B": 1, "heads": 2, "kv_heads": 1, "Tq": 35, "Tk": 40}
+    check_forward(Problem(DEVICES[kind], dtype, D=D, causal=True, **sizes))
+
+
+@pytest.mark.parametrize(("D", "Dv"), [(1, 1), (17, 64), (64, 13), (100, 36), (192, 128), (520, 36), (36, 520), (0, 8)])
+@devices
+def test_any_head_dimension(kind: str, D: int, Dv: int) -> None:
+    check_forward(Problem(DEVICES[kind], "float16", B=1, heads=2, kv_heads=1, Tq=11, Tk=33, D=D, Dv=Dv))
+
+
+@pytest.mark.parametrize(("Tq", "Tk"), [(1, 1), (31, 32), (32, 33), (33, 64), (64, 31), (9, 0)])
+@devices
+def test_any_lengths(kind: str, Tq: int, Tk: int) -> None:
+    check_forward(Problem(DEVICES[kind], Tq=Tq, Tk=Tk, kv_heads=4, causal=True))
+
+
+@dtypes
+@pytest.mark.parametrize("layout", ["bthd", "bhdt"])
+@devices
+def test_operands_as_they_lie(kind: str, layout: Any, dtype: str) -> None:
+    check_forward(Problem(DEVICES[kind], dtype, D=36, layout=layout, B=2, heads=2, kv_heads=1, Tq=12, Tk=40))
+
+
+def bits(x: Array) -> Array:
+    return x.view(np.uint64)
+
+
+@devices
+def test_a_row_keeps_its_bits_beside_others(kind: str) -> None:
+    options: dict[str, Any] = {"Tq": 40, "Tk": 75, "causal": True}
+    together = forward(Problem(DEVICES[kind], B=3, lengths=(75, 33, 60), **options))
+    first = Problem(DEVICES[kind], B=3, **options).values
+
+    def only_second(arrays: dict[str, Array]) -> None:
+        for name in ("q", "k", "v"):
+            arrays[name] = first[name][1:2].astype(np.float32)
+
+    alone = forward(Problem(DEVICES[kind], B=1, lengths=(33,), change=only_second, **options))
+    for x, y in zip(together, alone, strict=True):
+        assert np.array_equal(bits(x[1:2]), bits(y))
+
+
+@dtypes
+@pytest.mark.parametrize("P", [5, 32, 41])
+@devices
+def test_a_prefix_gives_the_bits_of_its_copy(kind: str, P: int, dtype: str) -> None:
+    options: dict[str, Any] = {"dtype": dtype, "Tq": 19, "causal": True, "window": (40, -1), "sinks": True}
+    shared = Problem(DEVICES[kind], Tk=50, P=P, lengths=(30, 50), **options)
+    lengths = tuple(P + n for n in (30, 50))
+
+    def copy_prefix(arrays: dict[str, Array]) -> None:
+        for name in ("q", "sinks"):
+            arrays[name] = shared.values[name].astype(np.float32)
+        for name in ("k", "v"):
+            arrays[name] = Oracle(shared).with_prefix(name).astype(np.float32)
+
+    copied = Problem(DEVICES[kind], Tk=50 + P, lengths=lengths, change=copy_prefix, **options)
+    for x, y in zip(forward(shared), forward(copied), strict=True):
+        assert np.array_equal(bits(x), bits(y))
+
+
+@devices
+def test_two_runs_agree(kind: str) -> None:
+    problem = Problem(DEVICES[kind], "float16", D=80, causal=True)
+    first = forward(problem, check=False, order="forward")
+    second = forward(problem, check=False, order="shuffled", seed=5)
+    for x, y in zip(first, second, strict=True):
+        assert np.array_equal(bits(x), bits(y))
+
+
+def poison_hidden(name: str) -> Any:
+    """Puts NaN where lengths, the causal mask or the bool mask hide a key from some query or from all."""
+
+    def change(arrays: dict[str, Array]) -> None:
+        arrays[name][0, :, 66] = np.nan
+        arrays[name][0, :, 21:23, ::3] = np.inf
+        arrays[name][1, :, 13:] = np.nan
+        if "mask" in arrays:
+            arrays["mask"][...] = True
+            arrays["mask"][0, :, :40, 66] = False
+            arrays["mask"][0, :, :, 21:23] = False
+
+    return change
+
+
+@dtypes
+@pytest.mark.parametrize("name", ["k", "v"])
+@devices
+def test_what_is_hidden_may_hold_anything(kind: str, name: str, dtype: str) -> None:
+    problem = Problem(DEVICES[kind], dtype, lengths=(70, 13), mask="bool", change=poison_hidden(name))
+    out, _ = forward(problem)
+    finite = np.isfinite(out)
+    assert finite[0, :, :40].all()
+    assert not finite[0, :, 40:].all(-1).any()  # these see a NaN
+    assert finite[1].all()
+
+
+@devices
+def test_a_nan_in_a_query_stays_in_its_row(kind: str) -> None:
+    def change(arrays: dict[str, Array]) -> None:
+        arrays["q"][0, 1, 7, 3] = np.nan
+
+    out, lse = forward(Problem(DEVICES[kind], change=change, causal=True))
+    nans = np.isnan(out)
+    assert nans[0, 1, 7].all()
+    assert nans.sum() == out.shape[-1]
+    assert np.isnan(lse).sum() == 1
+
+
+@devices
+def test_extreme_scores_stay_finite(kind: str) -> None:
+    """Additive masks of the lowest number weigh all alike where there is nothing else, as the sum of float32 does."""
+
+    def change(arrays: dict[str, Array]) -> None:
+        arrays["q"] *= 1e4
+        arrays["mask"][...] = 0
+        arrays["mask"][0, :, :3] = np.finfo(np.float32).min
+
+    problem = Problem(DEVICES[kind], mask="additive", change=change, D=64)
+    out, lse = forward(problem)
+    assert np.isfinite(out).all()
+    assert np.isfinite(lse).all()
+    v = np.repeat(problem.values["v"], 2, 1)
+    assert np.allclose(out[0, :, :3], v[0].mean(1, keepdims=True), atol=1e-5)
+    assert np.abs(out - Oracle(problem).out)[1].max() <= 1e-3
+
+
+def test_hidden_blocks_are_not_visited() -> None:
+    """Work follows what is visible: matrix products of a window, and of a short row, against the whole."""
+
+    def products(**keywords: Any) -> int:
+        problem = Problem(B=1, heads=1, kv_heads=1, Tq=256, Tk=256, D=64, **keywords)
+        (reading,) = launch_plan(problem.call().plan(), problem.inputs(), problem.forward_outputs(), check=False)
+        return reading.matrix_flops
+
+    whole = products()
+    assert whole == 4 * 256 * 256 * 64
+    assert products(causal=True) == whole * 36 // 64
+    assert products(window=(0, 0)) == whole * 8 // 64
+    assert products(window=(31, 1)) == whole * 22 // 64
+    assert products(lengths=(40,)) == whole * 16 // 64
+    assert products(starts=(200,)) == whole * 16 // 64
+
+
+def test_bfloat16_is_rounded_to_the_nearest() -> None:
+    x = np.array([1.0, 1.00390625, 1.01171875, -2.0], np.float32)
+    assert wide(stored(x, "bfloat16"), "bfloat16").tolist() == [1.0, 1.0, 1.015625, -2.0]
