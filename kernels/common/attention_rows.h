@@ -49,7 +49,7 @@ inline AttentionRows<T> query_rows(
     device const T* data, constant AttentionStrides& strides, uint row, uint head, int queries, int columns
 ) {
   AttentionRows<T> rows;
-  rows.own = attention_has_keys ? data + (row * strides.batch + head * strides.head) : data;
+  rows.own = attention_has_pairs ? data + (row * strides.batch + head * strides.head) : data;
   rows.prefix = rows.own;
   rows.own_stride = strides.row;
   rows.own_column_stride = strides.column;

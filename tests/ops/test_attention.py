@@ -260,13 +260,47 @@ def test_a_cpu_computes_it_natively_and_the_twin_does_not() -> None:
     assert entries == []
 
 
-def test_emulation_takes_stock_ops() -> None:
-    arrays = inputs((1, 2, 2, 5, 8, 16, 16))
-    with mt.emulate("m1", "15.0"):
-        emulated = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
+@pytest.mark.parametrize("device", [("m1", "15.0"), ("m5", "26.2")], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_emulation_runs_the_kernels(device: tuple[str, str], mask: str) -> None:
+    size = (2, 4, 2, 9, 11, 16, 8)
+    keywords = on_device(options(mask, (4, 2), "right", "softcap", True, size))
+    arrays = inputs(size)
+    with mt.trace() as entries, mt.emulate(*device):
+        emulated = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
         mx.eval(emulated)
-    plain = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
-    assert mx.allclose(emulated, plain, atol=1e-6).item()
+    assert [entry.op for entry in entries] == ["mlx_tessl.attention"]
+    plain = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
+    assert mx.allclose(emulated, plain, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("size", [(2, 4, 2, 9, 11, 16, 8), (1, 2, 1, 3, 0, 8, 4), (1, 2, 2, 0, 4, 8, 8)], ids=str)
+def test_emulation_runs_the_gradients(size: tuple[int, ...]) -> None:
+    _, Hq, Hkv, _, Tk, D, Dv = size
+    rng = np.random.default_rng(5)
+    shapes = [(Hkv, 3, D), (Hkv, 3, Dv), (Hq,), (Hq, 1, 3 + Tk)]
+    primals = [*inputs(size), *(mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in shapes)]
+
+    def all_operands(q: mx.array, k: mx.array, v: mx.array, *others: mx.array) -> mx.array:
+        prefix_k, prefix_v, sinks, mask = others
+        return attention(q, k, v, scale=0.3, prefix=(prefix_k, prefix_v), sinks=sinks, mask=mask, stream=mx.cpu)
+
+    cotangent = [mx.array(rng.standard_normal(all_operands(*primals).shape).astype(np.float32))]
+    plain = mx.vjp(all_operands, primals, cotangent)[1]
+    mx.eval(plain)
+    with mt.trace() as entries, mt.emulate("m1", "15.0"):
+        emulated = mx.vjp(all_operands, primals, cotangent)[1]
+        mx.eval(emulated)
+    assert "mlx_tessl.attention_grad" in {entry.op for entry in entries}
+    for a, b in zip(emulated, plain, strict=True):
+        assert mx.allclose(a, b, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("Dv", [0, 3])
+def test_emulated_without_values_or_keys(Dv: int) -> None:
+    arrays = inputs((1, 2, 1, 3, 5 if Dv == 0 else 0, 8, Dv))
+    with mt.emulate("m1", "15.0"):
+        assert not attention(*arrays, scale=0.3, stream=mx.cpu).any().item()
 
 
 @pytest.mark.parametrize(

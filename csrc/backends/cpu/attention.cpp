@@ -72,6 +72,9 @@ class BlockAttention {
 
   void run() {
     const Range seen = intersection({visible_.front().begin, visible_.back().end}, keys_);
+    if (seen.size() == 0) {
+      return;
+    }
     for (int64_t begin = round_down(seen.begin, tile_keys); begin < seen.end; begin += tile_keys) {
       visit(intersection({begin, begin + tile_keys}, {0, head_.keys.count()}));
     }
