@@ -6,6 +6,7 @@
 #include "backends/cpu/attention_kernels.h"
 #include "backends/cpu/quantized_kernels.h"
 #include "backends/cpu/sparse_kernels.h"
+#include "backends/cpu/tile_kernels.h"
 #include "backends/cpu/vector_kernels.h"
 
 namespace tessl::cpu {
@@ -15,6 +16,7 @@ extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const SparseKernels sparse;
+extern const TileKernels tiles;
 } // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
@@ -22,12 +24,14 @@ extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const SparseKernels sparse;
+extern const TileKernels tiles;
 } // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const SparseKernels sparse;
+extern const TileKernels tiles;
 } // namespace avx512
 #endif
 
@@ -55,12 +59,13 @@ struct Kernels {
   const QuantizedKernels& quantized;
   const AttentionKernels& attention;
   const SparseKernels& sparse;
+  const TileKernels& tiles;
 };
 
 const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
-  static const Kernels of_avx512{avx512::kernels, avx512::quantized, avx512::attention, avx512::sparse};
-  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::sparse};
+  static const Kernels of_avx512{avx512::kernels, avx512::quantized, avx512::attention, avx512::sparse, avx512::tiles};
+  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::sparse, avx2::tiles};
   if (instruction_set == "avx512") {
     return of_avx512;
   }
@@ -68,7 +73,9 @@ const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
     return of_avx2;
   }
 #endif
-  static const Kernels of_baseline{baseline::kernels, baseline::quantized, baseline::attention, baseline::sparse};
+  static const Kernels of_baseline{
+      baseline::kernels, baseline::quantized, baseline::attention, baseline::sparse, baseline::tiles
+  };
   return of_baseline;
 }
 
@@ -112,6 +119,10 @@ const AttentionKernels& attention_kernels() {
 
 const SparseKernels& sparse_kernels() {
   return chosen_kernels().sparse;
+}
+
+const TileKernels& tile_kernels() {
+  return chosen_kernels().tiles;
 }
 
 } // namespace tessl::cpu
