@@ -45,7 +45,7 @@ def test_hidden_states(case: str, device: tuple[str, str], bound: float) -> None
     assert distance(hidden * mask[..., None], expected) <= bound
     assert {entry.backend for entry in entries} == {"emulator"}
     ops = {entry.op.removeprefix("mlx_tessl.") for entry in entries}
-    assert ops >= ({"matmul", "norm"} if case == BERT else {"matmul", "norm", "rope", "gate"})
+    assert ops >= ({"matmul", "norm", "attention"} if case == BERT else {"matmul", "norm", "attention", "rope", "gate"})
     kernels = {launch.kernel for entry in entries for launch in entry.launches}
     assert any("tensorops" in kernel for kernel in kernels) == (device == M5)
 
