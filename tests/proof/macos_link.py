@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -52,11 +53,10 @@ ALLOWED_LIBRARIES = {
     "CPython": "@rpath/CPython",  # looked up in the interpreter at load time; nanobind lists the names
 }
 
-# What the build defines for single sources; an omission fails the link by name.
-DEFINITIONS = {
-    "quantized_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
-    "row_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
-    "vector_kernels.cpp": ["-DTESSL_CPU_ISA=baseline"],
+# Headers that take most of the time of compiling, once for all sources that include them anyway.
+PRECOMPILED = {
+    "nanobind": ("mlx/array.h", "nanobind/nanobind.h"),
+    "mlx": ("mlx/array.h",),
 }
 
 HIDDEN_CALL = """
@@ -200,11 +200,29 @@ class Builder:
             ),
         ]
 
+    @cached_property
+    def precompiled(self) -> dict[str, Path]:
+        """The precompiled headers by name."""
+        made = {}
+        for name, headers in PRECOMPILED.items():
+            header = self.work / f"{name}.h"
+            header.write_text("".join(f"#include <{included}>\n" for included in headers))
+            made[name] = self.work / f"{name}.pch"
+            result = zig("c++", "-target", self.target, *self.flags, "-x", "c++-header", header, "-o", made[name])
+            if result.returncode:
+                raise ProofError(f"{header} does not compile for macOS {self.target}:\n{result.stderr}")
+        return made
+
     def compile(self, source: Path) -> Path:
         """One object file; warnings are shown, errors raise."""
         stem = "_".join(source.relative_to(ROOT).with_suffix("").parts) if ROOT in source.parents else source.stem
         compiled = self.work / f"{stem}.o"
-        flags = [*self.flags, *DEFINITIONS.get(source.name, ())]
+        flags = [*self.flags, *(["-DTESSL_CPU_ISA=baseline"] if "TESSL_CPU_ISA" in source.read_text() else [])]
+        included = includes(source)
+        for name, headers in PRECOMPILED.items():
+            if included.issuperset(headers):
+                flags += ["-include-pch", str(self.precompiled[name])]
+                break
         result = zig("c++", "-target", self.target, *flags, "-c", source, "-o", compiled)
         if result.returncode:
             raise ProofError(f"{source} does not compile for macOS {self.target}:\n{result.stderr}")
@@ -241,6 +259,17 @@ class Builder:
             raise SystemExit(f"a planted mistake must compile: {error}") from error
 
 
+def includes(source: Path) -> set[str]:
+    """All headers that a source includes, directly or by headers of this project."""
+    found: set[str] = set()
+    unread = [source]
+    while unread:
+        names = set(re.findall(r'^#include [<"](.+?)[>"]', unread.pop().read_text(), re.MULTILINE)) - found
+        found |= names
+        unread += [path for name in names for path in (ROOT / "csrc" / name, ROOT / name) if path.is_file()]
+    return found
+
+
 def extension_sources(tree: Path = ROOT) -> list[Path]:
     """All of the extension that a Mac builds."""
     sources = sorted((tree / "csrc").rglob("*.cpp"))
@@ -267,7 +296,8 @@ def prove(sources: list[Path]) -> None:
     work = Path(tempfile.mkdtemp(prefix="macos_link_"))
     try:
         builder = Builder(sdk, work)
-        with ThreadPoolExecutor(2) as pool:
+        print(f"  precompiled the headers of {', '.join(builder.precompiled)}")
+        with ThreadPoolExecutor() as pool:
             objects = list(pool.map(builder.compile, sources))
         print(f"  compiled {len(sources)} sources for arm64 macOS {MACOS} ({time.monotonic() - started:.0f} s)")
         imports = check_imports(builder.link(objects))
