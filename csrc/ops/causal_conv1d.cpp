@@ -9,6 +9,7 @@
 #include "backends/cpu/causal_conv1d.h"
 #include "backends/cpu/elements.h"
 #include "launch/emulation.h"
+#include "ops/causal_conv1d_plan.h"
 #include "ops/checks.h"
 #include "ops/row_op.h"
 
@@ -110,8 +111,18 @@ class CausalConv1d : public RowOp {
   }
 
  protected:
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.causal_conv1d] a CPU primitive was given to a device that runs shaders");
+  Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile&) const override {
+    const auto inputs = Inputs::from(arrays, form_);
+    auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
+    return plan_causal_conv1d({
+        .dtype = inputs.x.dtype(),
+        .x = Operand::of(inputs.x),
+        .weight = Operand::of(inputs.weight),
+        .state = operand(inputs.state),
+        .starts = operand(inputs.starts),
+        .lengths = operand(inputs.lengths),
+        .with_silu = form_.with_silu,
+    });
   }
 
   std::function<void()> compute(const Arrays& arrays, Arrays& outputs) const override {
@@ -172,8 +183,9 @@ class CausalConv1d : public RowOp {
 };
 
 Arrays build(const Arrays& inputs, const Form& form, mx::Stream s) {
-  if (s.device == mx::Device::gpu || current_emulation()) {
-    return in_stock_ops(inputs, form, s);
+  const bool runs_shaders = s.device == mx::Device::gpu || current_emulation();
+  if (runs_shaders && (inputs[0].shape(1) == 0 || inputs[1].shape(1) == 1)) {
+    return in_stock_ops(inputs, form, s); // nothing to compute, or no state to keep
   }
   return make_outputs(std::make_shared<CausalConv1d>(s, form), inputs[0].dtype(), inputs);
 }

@@ -11,6 +11,7 @@
 #include "launch/emulation.h"
 #include "ops/checks.h"
 #include "ops/gated_delta_meaning.h"
+#include "ops/gated_delta_plan.h"
 #include "ops/row_op.h"
 
 namespace tessl {
@@ -99,6 +100,10 @@ mx::array more_rows(const mx::array& x, int axis, int members, mx::Stream s) {
   return mx::flatten(mx::broadcast_to(mx::expand_dims(x, 0, s), shape, s), 0, 1, s);
 }
 
+bool runs_shaders(mx::Stream s) {
+  return s.device == mx::Device::gpu || current_emulation();
+}
+
 // A primitive whose derivatives are those of its meaning in stock ops, unless it has its own.
 class DeltaOp : public Op {
  public:
@@ -132,10 +137,6 @@ class DeltaOp : public Op {
     }
     return result;
   }
-
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.gated_delta] a CPU primitive was given to a device that runs shaders");
-  }
 };
 
 // Gradients with respect to q, k, v, g, beta (float32) and the state of every row, from those of y and the last state.
@@ -166,6 +167,10 @@ class GatedDeltaGradient : public DeltaOp {
   }
 
  protected:
+  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
+    throw std::runtime_error("[mlx_tessl.gated_delta] a CPU primitive was given to a device that runs shaders");
+  }
+
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
     const auto named = GatedDeltaInputs::from(inputs, form_);
     const auto count = inputs.size();
@@ -217,6 +222,9 @@ class GatedDelta : public DeltaOp {
       return inputs.q.shape(1) == 0 ? stock_vjp(primals, cotangents, argnums)
                                     : zeros_like_primals(primals, argnums, stream());
     }
+    if (runs_shaders(stream())) {
+      return stock_vjp(primals, cotangents, argnums);
+    }
     return gradients(inputs, primals, cotangents, argnums);
   }
 
@@ -244,6 +252,25 @@ class GatedDelta : public DeltaOp {
     } else {
       outputs[1].set_data(mx::allocator::malloc(outputs[1].nbytes()));
     }
+  }
+
+  Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile&) const override {
+    const auto inputs = GatedDeltaInputs::from(arrays, form_);
+    auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
+    return plan_gated_delta({
+        .dtype = inputs.q.dtype(),
+        .form = form_,
+        .q = Operand::of(inputs.q),
+        .k = Operand::of(inputs.k),
+        .v = Operand::of(inputs.v),
+        .g = Operand::of(inputs.g),
+        .beta = Operand::of(inputs.beta),
+        .state = operand(inputs.state),
+        .starts = operand(inputs.starts),
+        .lengths = operand(inputs.lengths),
+        .A_log = operand(inputs.A_log),
+        .dt_bias = operand(inputs.dt_bias),
+    });
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
@@ -373,7 +400,7 @@ std::pair<Arrays, std::vector<int>> GatedDelta::vmap(const Arrays& inputs, const
 
 Arrays build(const GatedDeltaInputs& inputs, const GatedDeltaForm& form, mx::Stream s) {
   auto all = inputs.list();
-  if (s.device == mx::Device::gpu || current_emulation()) {
+  if (runs_shaders(s) && inputs.q.shape(1) == 0) {
     return gated_delta_in_stock_ops(all, form, s);
   }
   auto primitive = std::make_shared<GatedDelta>(s, form);
@@ -458,6 +485,9 @@ std::pair<mx::array, mx::array> gated_delta(
   }
 
   const auto s = mx::to_stream(stream);
+  if (runs_shaders(s) && q.shape(3) > most_delta_columns) {
+    refuse(op_name, "q has rows of ", q.shape(3), "; on a GPU they must have at most ", most_delta_columns);
+  }
   const auto gate_dtype = gates ? dtype : mx::float32;
   auto cast = [s](const mx::array& x, mx::Dtype to) { return mx::astype(x, to, s); };
   GatedDeltaInputs inputs{
