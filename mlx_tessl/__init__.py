@@ -30,6 +30,7 @@ from .ops import (
     row_max,
     row_sum,
     sample,
+    score_rows,
     segment_mean,
     sigmoid_gate,
     softmax,
@@ -67,6 +68,7 @@ __all__ = [
     "row_max",
     "row_sum",
     "sample",
+    "score_rows",
     "segment_mean",
     "sigmoid_gate",
     "softmax",
@@ -76,7 +78,7 @@ __all__ = [
     "use_reference",
 ]
 
-_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+_LAZY = ("encoders", "lm", "models")  # they bring tokenizers along, which the ops do without
 
 
 def __getattr__(name: str) -> ModuleType:
