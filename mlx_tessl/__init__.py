@@ -30,6 +30,7 @@ from .ops import (
     row_max,
     row_sum,
     sample,
+    score_rows,
     segment_mean,
     sigmoid_gate,
     softmax,
@@ -66,6 +67,7 @@ __all__ = [
     "row_max",
     "row_sum",
     "sample",
+    "score_rows",
     "segment_mean",
     "sigmoid_gate",
     "softmax",
@@ -74,7 +76,7 @@ __all__ = [
     "use_reference",
 ]
 
-_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+_LAZY = ("encoders", "lm", "models")  # they bring tokenizers along, which the ops do without
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -3,7 +3,7 @@
 ``test_conformance.py`` runs each spec over its cases, dtypes, input layouts and transforms.
 """
 
-from . import gates, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
+from . import attention, gates, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
 from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
 
 __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
@@ -18,4 +18,5 @@ SPECS: tuple[OpSpec, ...] = (
     *sampling.SPECS,
     *segment_mean.SPECS,
     *kv_store.SPECS,
+    *attention.SPECS,
 )
