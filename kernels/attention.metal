@@ -46,7 +46,7 @@ inline float row_sum(float x) {
 
 template <typename T, int HEAD, int STRIPS, int PARTS>
 [[kernel, max_total_threads_per_threadgroup(STRIPS * PARTS * 32)]] void attention_tiles(
-    device const T* q [[buffer(0), function_constant(attention_has_keys)]],
+    device const T* q [[buffer(0), function_constant(attention_has_pairs)]],
     device const T* k [[buffer(1), function_constant(attention_has_own)]],
     device const T* v [[buffer(2), function_constant(attention_has_own)]],
     device const T* prefix_k [[buffer(3), function_constant(attention_has_prefix)]],
@@ -80,7 +80,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
   float m = hidden_score;
   float l = 0.0f;
 
-  if (attention_has_keys) {
+  if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, row);
     const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
     const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);

@@ -2,19 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <tuple>
 
 #include <mlx/ops.h>
 #include <mlx/transforms.h>
 
 #include "backends/cpu/attention.h"
-#include "backends/cpu/elements.h"
+#include "ops/attention_fold.h"
+#include "ops/attention_grad.h"
 #include "ops/attention_inputs.h"
 #include "ops/attention_meaning.h"
+#include "ops/attention_plan.h"
 #include "ops/checks.h"
 #include "ops/op.h"
 #include "ops/precision.h"
+#include "ops/varying.h"
 
 namespace tessl {
 namespace {
@@ -23,36 +25,39 @@ constexpr std::string_view op_name = "mlx_tessl.attention";
 
 using Arrays = std::vector<mx::array>;
 
-cpu::HeadsView view_of(const Arrays& inputs, const AttentionOperand& operand) {
-  return {inputs[operand.input].data<char>(), operand.strides};
-}
-
-cpu::HeadsView view_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
-  return operand ? view_of(inputs, *operand) : cpu::HeadsView{};
-}
-
-cpu::BoundsView bounds_of(const Arrays& inputs, const std::optional<AttentionOperand>& operand) {
-  return operand ? cpu::BoundsView{inputs[operand->input].data<int32_t>(), operand->strides[0]} : cpu::BoundsView{};
-}
-
-// The result, and the log-sum-exp of every query's scores, which its derivative starts from.
+// The result, and the log-sum-exp of every query's scores, from which its gradients are made.
 class Attention : public Op {
  public:
   Attention(mx::Stream stream, const AttentionParameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
-  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), {cotangents[0]}).second;
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
+  ) override {
+    const auto inputs = AttentionInputs::from(primals, parameters_);
+    const auto wants = wanted(argnums);
+    const auto places = gradient_places(parameters_, wants);
+    Arrays gradients;
+    if (wants != AttentionWants{}) {
+      gradients = attention_grad(inputs, parameters_, wants, outputs[0], outputs[1], cotangents[0], stream());
+    }
+    Arrays result;
+    for (int i : argnums) {
+      result.push_back(places[i] < 0 ? mx::zeros_like(primals[i], stream()) : gradients[places[i]]);
+    }
+    return result;
   }
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
-    auto result = mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
-    const auto inputs = AttentionInputs::from(primals, parameters_);
-    result.push_back(mx::zeros(inputs.lse_shape(), mx::float32, stream()));
+    auto result = mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
+    result.push_back(mx::zeros(AttentionInputs::from(primals, parameters_).lse_shape(), mx::float32, stream()));
     return result;
   }
 
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+    if (const auto folded = fold_into_batch(inputs, axes, parameters_, stream())) {
+      return {unfold_batch(build(folded->inputs), folded->members, stream()), {0, 0}};
+    }
     auto mapped = mx::vmap(meaning(), axes)(inputs);
     const auto& shape = mapped[0].shape();
     mapped.push_back(mx::zeros({shape.begin(), shape.end() - 1}, mx::float32, stream()));
@@ -68,43 +73,21 @@ class Attention : public Op {
     return op_name.data();
   }
 
+  Arrays build(const Arrays& inputs) {
+    auto primitive = std::make_shared<Attention>(stream(), parameters_);
+    return mx::array::make_arrays(output_shapes(inputs), {inputs[0].dtype(), mx::float32}, primitive, inputs);
+  }
+
  protected:
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.attention] a CPU primitive was given to a device that runs shaders");
+  Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile& device) const override {
+    const auto attention = problem(inputs);
+    return attention.Dv == 0 ? Plan{} : plan_attention(attention, device); // nobody reads the lse of no values
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
-    const auto problem = make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
-    const auto& sinks = problem.sinks;
-    const cpu::Attention work{
-        .element = cpu::element_of(problem.dtype),
-        .B = problem.B,
-        .heads = problem.heads,
-        .kv_heads = problem.kv_heads,
-        .Tq = problem.Tq,
-        .Tk = problem.Tk,
-        .P = problem.P,
-        .D = problem.D,
-        .Dv = problem.Dv,
-        .q = view_of(inputs, problem.q),
-        .k = view_of(inputs, problem.k),
-        .v = view_of(inputs, problem.v),
-        .prefix_k = view_of(inputs, problem.prefix_k),
-        .prefix_v = view_of(inputs, problem.prefix_v),
-        .mask = view_of(inputs, problem.mask),
-        .boolean_mask = problem.mask_kind == AttentionMask::boolean,
-        .starts = bounds_of(inputs, problem.starts),
-        .lengths = bounds_of(inputs, problem.lengths),
-        .sinks = sinks ? inputs[sinks->input].data<float>() : nullptr,
-        .sinks_stride = sinks ? sinks->strides[1] : 0,
-        .causal = problem.causal,
-        .window_left = problem.window_left,
-        .window_right = problem.window_right,
-        .scale = problem.scale,
-        .softcap = problem.softcap,
-        .out = outputs[0].data<char>(),
-        .lse = outputs[1].data<float>(),
-    };
+    auto work = make_cpu_attention(problem(inputs), inputs);
+    work.out = outputs[0].data<void>();
+    work.lse = outputs[1].data<float>();
     return [work] { cpu::attention(work); };
   }
 
@@ -113,29 +96,35 @@ class Attention : public Op {
   }
 
  private:
+  AttentionProblem problem(const Arrays& inputs) const {
+    return make_attention_problem(AttentionInputs::from(inputs, parameters_), parameters_);
+  }
+
   std::function<Arrays(const Arrays&)> meaning() {
     return [parameters = parameters_, s = stream()](const Arrays& inputs) {
       return Arrays{composed_attention(AttentionInputs::from(inputs, parameters), parameters, s)};
     };
   }
 
-  // The stock form as a function of the arguments `argnums`, the others held fixed.
-  std::function<Arrays(const Arrays&)> varying(const Arrays& primals, const std::vector<int>& argnums) {
-    return [primals, argnums, meaning = meaning()](const Arrays& x) {
-      auto inputs = primals;
-      for (size_t i = 0; i < argnums.size(); ++i) {
-        inputs[argnums[i]] = x[i];
-      }
-      return meaning(inputs);
+  AttentionWants wanted(const std::vector<int>& argnums) const {
+    auto asked = [&](bool present, int& next) {
+      const bool found = present && std::find(argnums.begin(), argnums.end(), next) != argnums.end();
+      next += present;
+      return found;
     };
-  }
-
-  static Arrays chosen(const Arrays& primals, const std::vector<int>& argnums) {
-    Arrays arrays;
-    for (int i : argnums) {
-      arrays.push_back(primals[i]);
-    }
-    return arrays;
+    int next = 0;
+    AttentionWants wants;
+    wants.q = asked(true, next);
+    const bool k = asked(true, next);
+    wants.keys = asked(true, next) || k;
+    const bool prefix_k = asked(parameters_.prefix, next);
+    wants.prefix = asked(parameters_.prefix, next) || prefix_k;
+    const bool mask = asked(parameters_.mask_kind != AttentionMask::none, next);
+    wants.mask = mask && parameters_.mask_kind == AttentionMask::additive;
+    asked(parameters_.starts, next);
+    asked(parameters_.lengths, next);
+    wants.sinks = asked(parameters_.sinks, next);
+    return wants;
   }
 
   AttentionParameters parameters_;
@@ -299,15 +288,7 @@ mx::array attention(
     parameters.sinks = true;
     inputs.sinks = checked_sinks(*options.sinks, q.shape(1), s);
   }
-  if (s.device == mx::Device::gpu || current_emulation()) {
-    return composed_attention(inputs, parameters, s);
-  }
-  return mx::array::make_arrays(
-      {inputs.output_shape(), inputs.lse_shape()},
-      {dtype, mx::float32},
-      std::make_shared<Attention>(s, parameters),
-      inputs.list()
-  )[0];
+  return Attention(s, parameters).build(inputs.list())[0];
 }
 
 } // namespace tessl

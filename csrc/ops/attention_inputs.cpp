@@ -1,18 +1,12 @@
 #include "ops/attention_inputs.h"
 
-#include <algorithm>
+#include "backends/cpu/elements.h"
 
 namespace tessl {
 namespace {
 
-// Strides of `x`, whose dimensions are the last of the four but for `trailing`.
-AttentionOperand operand_of(const mx::array& x, uint8_t input, int trailing = 0) {
-  AttentionOperand operand{input, static_cast<int64_t>(x.offset()), {}};
-  const int first = 4 - trailing - static_cast<int>(x.ndim());
-  for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
-    operand.strides[first + i] = x.shape(i) == 1 ? 0 : x.strides(i);
-  }
-  return operand;
+cpu::BoundsView bounds_view(const std::vector<mx::array>& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? cpu::BoundsView{inputs[operand->input].data<int32_t>(), operand->strides[0]} : cpu::BoundsView{};
 }
 
 } // namespace
@@ -46,6 +40,15 @@ mx::Shape AttentionInputs::lse_shape() const {
   return {q.shape(0), q.shape(1), q.shape(2)};
 }
 
+AttentionOperand attention_operand(const mx::array& x, uint8_t input, int trailing) {
+  AttentionOperand operand{input, static_cast<int64_t>(x.offset()), {}};
+  const int first = 4 - trailing - static_cast<int>(x.ndim());
+  for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
+    operand.strides[first + i] = x.shape(i) == 1 ? 0 : x.strides(i);
+  }
+  return operand;
+}
+
 AttentionProblem make_attention_problem(const AttentionInputs& inputs, const AttentionParameters& parameters) {
   const auto& [q, k, v, prefix_k, prefix_v, mask, starts, lengths, sinks] = inputs;
   AttentionProblem problem;
@@ -60,17 +63,17 @@ AttentionProblem make_attention_problem(const AttentionInputs& inputs, const Att
   problem.Dv = v.shape(3);
   uint8_t next = 3;
   auto take = [&](const std::optional<mx::array>& array, int trailing) {
-    return array ? std::optional(operand_of(*array, next++, trailing)) : std::nullopt;
+    return array ? std::optional(attention_operand(*array, next++, trailing)) : std::nullopt;
   };
-  problem.q = operand_of(q, 0);
-  problem.k = operand_of(k, 1);
-  problem.v = operand_of(v, 2);
+  problem.q = attention_operand(q, 0);
+  problem.k = attention_operand(k, 1);
+  problem.v = attention_operand(v, 2);
   problem.prefix_k = take(prefix_k, 0);
   problem.prefix_v = take(prefix_v, 0);
   problem.mask = take(mask, 0);
   problem.starts = take(starts, 3);
   problem.lengths = take(lengths, 3);
-  problem.sinks = take(sinks, 2);
+  problem.sinks = take(sinks, 3);
   problem.mask_kind = parameters.mask_kind;
   problem.causal = parameters.causal;
   problem.window_left = parameters.window_left;
@@ -80,6 +83,41 @@ AttentionProblem make_attention_problem(const AttentionInputs& inputs, const Att
   problem.relaxed = parameters.relaxed;
   problem.saves_lse = true;
   return problem;
+}
+
+cpu::HeadsView heads_view(const std::vector<mx::array>& inputs, const std::optional<AttentionOperand>& operand) {
+  return operand ? cpu::HeadsView{inputs[operand->input].data<char>(), operand->strides} : cpu::HeadsView{};
+}
+
+cpu::Attention make_cpu_attention(const AttentionProblem& problem, const std::vector<mx::array>& inputs) {
+  const auto& sinks = problem.sinks;
+  return {
+      .element = cpu::element_of(problem.dtype),
+      .B = problem.B,
+      .heads = problem.heads,
+      .kv_heads = problem.kv_heads,
+      .Tq = problem.Tq,
+      .Tk = problem.Tk,
+      .P = problem.P,
+      .D = problem.D,
+      .Dv = problem.Dv,
+      .q = heads_view(inputs, problem.q),
+      .k = heads_view(inputs, problem.k),
+      .v = heads_view(inputs, problem.v),
+      .prefix_k = heads_view(inputs, problem.prefix_k),
+      .prefix_v = heads_view(inputs, problem.prefix_v),
+      .mask = heads_view(inputs, problem.mask),
+      .boolean_mask = problem.mask_kind == AttentionMask::boolean,
+      .starts = bounds_view(inputs, problem.starts),
+      .lengths = bounds_view(inputs, problem.lengths),
+      .sinks = sinks ? inputs[sinks->input].data<float>() : nullptr,
+      .sinks_stride = sinks ? sinks->strides[0] : 0,
+      .causal = problem.causal,
+      .window_left = problem.window_left,
+      .window_right = problem.window_right,
+      .scale = problem.scale,
+      .softcap = problem.softcap,
+  };
 }
 
 } // namespace tessl

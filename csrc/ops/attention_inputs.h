@@ -5,6 +5,7 @@
 
 #include <mlx/array.h>
 
+#include "backends/cpu/attention.h"
 #include "ops/attention_problem.h"
 
 namespace mx = mlx::core;
@@ -46,6 +47,15 @@ struct AttentionInputs {
   mx::Shape lse_shape() const;    // [B, heads, Tq]
 };
 
+// `x`, whose dimensions are the last of an operand's four but for `trailing`, as input `input` of a primitive.
+AttentionOperand attention_operand(const mx::array& x, uint8_t input, int trailing = 0);
+
 AttentionProblem make_attention_problem(const AttentionInputs& inputs, const AttentionParameters& parameters);
+
+// Elements of an operand, as the CPU code reads them.
+cpu::HeadsView heads_view(const std::vector<mx::array>& inputs, const std::optional<AttentionOperand>& operand);
+
+// A problem as the CPU code takes it, without its outputs.
+cpu::Attention make_cpu_attention(const AttentionProblem& problem, const std::vector<mx::array>& inputs);
 
 } // namespace tessl

@@ -4,11 +4,11 @@
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <stdexcept>
 #include <string>
 
 #include "kernels/args/attention.h"
 #include "launch/decimal.h"
+#include "launch/typed_kernels.h"
 
 namespace tessl {
 namespace {
@@ -18,6 +18,9 @@ using Problem = AttentionProblem;
 // Head dimensions that have kernels of their own; others are padded to the next inside of the kernel. Beyond the last,
 // the columns of the output are divided among threadgroups.
 constexpr std::array<int32_t, 8> heads_of_tiles{64, 72, 80, 96, 128, 192, 256, 512};
+
+// The matrix units take columns 32 at a time, and kernels skip products past the last: these widths bound registers.
+constexpr std::array<int32_t, 4> heads_of_tensorops{64, 128, 256, 512};
 
 template <size_t Count>
 size_t fitting(const std::array<int32_t, Count>& heads, int32_t columns) {
@@ -108,18 +111,24 @@ bool all_in_runs_of_four(const Problem& problem) {
   return in_runs(problem.q) && (problem.Tk == 0 || (in_runs(problem.k) && in_runs(problem.v))) && prefix;
 }
 
+bool has_pairs(const Problem& problem) {
+  const bool outputs = problem.B > 0 && problem.heads > 0 && problem.Tq > 0 && problem.Dv > 0;
+  return outputs && (problem.P > 0 || problem.Tk > 0);
+}
+
 // The constants of kernels/common/attention_scores.h and attention_rows.h.
 void add_constants(Launch& launch, const Problem& problem, bool vector) {
   auto add = [&, index = uint16_t{0}](bool value) mutable {
     launch.constants.push_back(FunctionConstant::boolean(index++, value));
   };
-  add(problem.P > 0 || problem.Tk > 0);
-  add(problem.Tk > 0);
-  add(problem.P > 0);
-  add(problem.mask_kind != AttentionMask::none);
+  const bool pairs = has_pairs(problem);
+  add(pairs);
+  add(pairs && problem.Tk > 0);
+  add(pairs && problem.P > 0);
+  add(pairs && problem.mask_kind != AttentionMask::none);
   add(problem.mask_kind == AttentionMask::additive);
-  add(problem.starts.has_value());
-  add(problem.lengths.has_value());
+  add(pairs && problem.starts.has_value());
+  add(pairs && problem.lengths.has_value());
   add(problem.softcap != 0.0f);
   add(vector);
 }
@@ -131,18 +140,19 @@ Argument bound(const std::optional<AttentionOperand>& x, bool present = true) {
 // Buffers 0 to 7 of every kernel that computes scores. Rows of no columns have no memory: v stands in for what is not
 // read.
 void add_operands(Launch& launch, const Problem& problem) {
-  const bool own = problem.Tk > 0;
-  const bool prefix = problem.P > 0;
+  const bool pairs = has_pairs(problem);
+  const bool own = pairs && problem.Tk > 0;
+  const bool prefix = pairs && problem.P > 0;
   const bool flat = problem.D == 0;
   const auto& values = own ? std::optional(problem.v) : problem.prefix_v;
-  launch.arguments.push_back(bound(flat ? values : problem.q, own || prefix));
+  launch.arguments.push_back(bound(flat ? values : problem.q, pairs));
   launch.arguments.push_back(bound(flat ? problem.v : problem.k, own));
   launch.arguments.push_back(bound(problem.v, own));
   launch.arguments.push_back(bound(flat ? problem.prefix_v : problem.prefix_k, prefix));
   launch.arguments.push_back(bound(problem.prefix_v, prefix));
-  launch.arguments.push_back(bound(problem.mask, problem.mask_kind != AttentionMask::none));
-  launch.arguments.push_back(bound(problem.starts));
-  launch.arguments.push_back(bound(problem.lengths));
+  launch.arguments.push_back(bound(problem.mask, pairs && problem.mask_kind != AttentionMask::none));
+  launch.arguments.push_back(bound(problem.starts, pairs));
+  launch.arguments.push_back(bound(problem.lengths, pairs));
 }
 
 struct KernelRule {
@@ -150,21 +160,54 @@ struct KernelRule {
   AttentionKernelChoice choice;
 };
 
+// Cooperative tensors as inputs were announced with macOS 26.3; MLX uses them from 26.2 on.
+constexpr MacosVersion cooperative_inputs_macos{26, 3};
+
+bool runs_on_matrix_units(const Problem& problem, const DeviceProfile& device) {
+  const bool truncates = problem.dtype != mlx::core::float32 || problem.relaxed;
+  return device.has(Capability::tensorops) && device.macos >= cooperative_inputs_macos && truncates;
+}
+
+// The first that applies.
 constexpr std::array kernel_rules{
+    KernelRule{
+        [](const Problem& problem, const DeviceProfile& device) { return runs_on_matrix_units(problem, device); },
+        {AttentionKernelKind::tensorops, "tiles of queries on the matrix units: 16 bits, or float32 cut to tf32"}
+    },
     KernelRule{
         [](const Problem&, const DeviceProfile&) { return true; },
         {AttentionKernelKind::portable, "tiles of queries on simdgroup_matrix"}
     },
 };
 
-void add_tiles(Plan& plan, const Problem& problem) {
-  constexpr int32_t rows = 32;
+// How a kernel cuts its work: rows of a tile, threads of a threadgroup, columns of the output.
+struct TileShape {
+  const Kernel* kernel;
+  int32_t rows;
+  int32_t columns;
+  uint32_t threads;
+};
+
+// attention.metal: four simdgroups of 8 rows, twice as many where their sums would not fit into registers.
+TileShape portable_tile(const Problem& problem) {
   static const KernelTable kernels("tiles", "attention", Capability::portable, heads_of_tiles);
   const size_t head = fitting(heads_of_tiles, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tiles[head];
+  return {kernels(problem.dtype, head), 32, columns, columns > 256 ? 256u : 128u};
+}
 
+// attention_tensorops.metal: a simdgroup has 16 rows and 128 columns of the sums at most.
+TileShape tensorops_tile(const Problem& problem) {
+  static const KernelTable kernels("tensorops", "attention_tensorops", Capability::tensorops, heads_of_tensorops);
+  const size_t head = fitting(heads_of_tensorops, problem.Dv);
+  const int32_t columns = heads_of_tensorops[head];
+  return {kernels(problem.dtype, head), columns > 256 ? 32 : 64, columns, columns > 128 ? 256u : 128u};
+}
+
+void add_tiles(Plan& plan, const Problem& problem, const TileShape& tile) {
   plan.launches.push_back({});
   Launch& launch = plan.launches.back();
-  launch.kernel = kernels(problem.dtype, head);
+  launch.kernel = tile.kernel;
   add_constants(launch, problem, all_in_runs_of_four(problem));
   launch.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
   launch.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
@@ -173,12 +216,193 @@ void add_tiles(Plan& plan, const Problem& problem) {
   launch.arguments.push_back(Argument::output(0));
   launch.arguments.push_back(problem.saves_lse ? Argument::output(1) : Argument::unused());
   AttentionArgs args = args_of(problem);
-  args.column_parts = ceil_div(problem.Dv, heads_of_tiles[head]);
+  args.column_parts = ceil_div(problem.Dv, tile.columns);
   launch.push_bytes(args);
-  const int64_t tiles = int64_t{ceil_div(problem.Tq, rows)} * args.column_parts;
+  const int64_t tiles = int64_t{ceil_div(problem.Tq, tile.rows)} * args.column_parts;
   launch.grid = {unsigned_of(tiles), unsigned_of(problem.heads), unsigned_of(problem.B)};
-  launch.group = {heads_of_tiles[head] > 256 ? 256u : 128u, 1, 1};
+  launch.group = {tile.threads, 1, 1};
 }
+
+// The gradients by queries, and by keys: kernels/attention_grad.metal and attention_grad_tensorops.metal. dk and dv are
+// twice the sums, so that their columns are divided among more simdgroups.
+struct GradTiles {
+  TileShape queries;
+  TileShape keys;
+};
+
+constexpr const char* grad_family = "attention_grad";
+
+GradTiles portable_grad_tiles(const Problem& problem) {
+  constexpr auto portable = Capability::portable;
+  static const KernelTable of_queries("grad_queries", grad_family, portable, heads_of_tiles);
+  static const KernelTable of_keys("grad_keys", grad_family, portable, heads_of_tiles);
+  const size_t head = fitting(heads_of_tiles, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tiles[head];
+  return {
+      {of_queries(problem.dtype, head), 32, columns, columns > 256 ? 256u : 128u},
+      {of_keys(problem.dtype, head), columns > 256 ? 16 : 32, columns, columns > 128 ? 256u : 128u}
+  };
+}
+
+GradTiles tensorops_grad_tiles(const Problem& problem) {
+  constexpr auto tensorops = Capability::tensorops;
+  constexpr const char* family = "attention_grad_tensorops";
+  static const KernelTable of_queries("grad_tensorops_queries", family, tensorops, heads_of_tensorops);
+  static const KernelTable of_keys("grad_tensorops_keys", family, tensorops, heads_of_tensorops);
+  const size_t head = fitting(heads_of_tensorops, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tensorops[head];
+  return {
+      {of_queries(problem.dtype, head), columns > 256 ? 32 : 64, columns, columns > 128 ? 256u : 128u},
+      {of_keys(problem.dtype, head), std::min(64, 8192 / columns), columns, columns > 64 ? 256u : 128u}
+  };
+}
+
+// Builds the launches of one plan.
+class GradPlanner {
+ public:
+  GradPlanner(const AttentionGradProblem& problem, const DeviceProfile& device)
+      : problem_(problem), forward_(problem.forward), pairs_(has_pairs(forward_)) {
+    const size_t itemsize = forward_.dtype.size();
+    vector_ = all_in_runs_of_four(forward_) && in_runs_of_four(problem.dout, itemsize);
+    args_.forward = args_of(forward_);
+    args_.out = strides_of(problem.out);
+    args_.lse = strides_of(problem.lse);
+    args_.dout = strides_of(problem.dout);
+    std::copy(problem.mask_shape.begin(), problem.mask_shape.end(), args_.mask_shape);
+    tiles_ = runs_on_matrix_units(forward_, device) ? tensorops_grad_tiles(forward_) : portable_grad_tiles(forward_);
+    const int32_t columns = std::max(forward_.D, forward_.Dv);
+    args_.forward.column_parts = std::max(1, ceil_div(columns, tiles_.queries.columns));
+  }
+
+  Plan plan() {
+    if (pairs_) {
+      add_delta();
+    }
+    if (problem_.dq && has_elements(forward_.B, forward_.heads, forward_.Tq, forward_.D)) {
+      add_queries();
+    }
+    if (problem_.dv && has_elements(forward_.B, forward_.kv_heads, forward_.Tk, forward_.D + forward_.Dv)) {
+      add_keys(*problem_.dk, *problem_.dv, false);
+    }
+    if (problem_.dprefix_v && has_elements(1, forward_.kv_heads, forward_.P, forward_.D + forward_.Dv)) {
+      add_keys(*problem_.dprefix_k, *problem_.dprefix_v, true);
+    }
+    const auto& mask = problem_.mask_shape;
+    if (problem_.dmask && has_elements(mask[0], mask[1], mask[2], mask[3])) {
+      add_mask();
+    }
+    if (problem_.dsinks && forward_.heads > 0) {
+      add_sinks();
+    }
+    return plan_;
+  }
+
+ private:
+  static bool has_elements(int32_t a, int32_t b, int32_t c, int32_t d) {
+    return a > 0 && b > 0 && c > 0 && d > 0;
+  }
+
+  Launch& add_launch(const Kernel* kernel, const Size3& grid, uint32_t threads) {
+    plan_.launches.push_back({});
+    Launch& launch = plan_.launches.back();
+    launch.kernel = kernel;
+    launch.grid = grid;
+    launch.group = {threads, 1, 1};
+    return launch;
+  }
+
+  Argument saved(const AttentionOperand& x) const {
+    return bound(x, pairs_);
+  }
+
+  Argument delta() const {
+    return pairs_ ? Argument::scratch_in(delta_.index) : Argument::unused();
+  }
+
+  // Buffers 0 to 10 of the kernels that compute scores.
+  void add_scores(Launch& launch) const {
+    add_constants(launch, forward_, vector_);
+    add_operands(launch, forward_);
+    launch.arguments.push_back(saved(problem_.dout));
+    launch.arguments.push_back(saved(problem_.lse));
+    launch.arguments.push_back(delta());
+  }
+
+  void add_delta() {
+    static const TypedKernels kernels("attention_delta", grad_family);
+    const int64_t queries = int64_t{forward_.B} * forward_.heads * forward_.Tq;
+    delta_ = plan_.add_scratch(static_cast<size_t>(queries) * sizeof(float));
+    const Size3 grid{unsigned_of(ceil_div(forward_.Tq, 8)), unsigned_of(forward_.heads), unsigned_of(forward_.B)};
+    Launch& launch = add_launch(kernels.of(forward_.dtype), grid, 256);
+    launch.arguments.push_back(Argument::input(problem_.out.input));
+    launch.arguments.push_back(Argument::input(problem_.dout.input));
+    launch.arguments.push_back(delta_);
+    launch.push_bytes(args_);
+  }
+
+  Size3 grid_of_tiles(int32_t rows, const TileShape& tile, int32_t heads, int32_t batch) const {
+    const int64_t tiles = int64_t{ceil_div(rows, tile.rows)} * args_.forward.column_parts;
+    return {unsigned_of(tiles), unsigned_of(heads), unsigned_of(batch)};
+  }
+
+  void add_queries() {
+    const TileShape& tile = tiles_.queries;
+    Launch& launch =
+        add_launch(tile.kernel, grid_of_tiles(forward_.Tq, tile, forward_.heads, forward_.B), tile.threads);
+    add_scores(launch);
+    launch.arguments.push_back(Argument::output(*problem_.dq));
+    launch.push_bytes(args_);
+  }
+
+  void add_keys(uint8_t dk, uint8_t dv, bool of_prefix) {
+    const TileShape& tile = tiles_.keys;
+    const Size3 grid = of_prefix ? grid_of_tiles(forward_.P, tile, forward_.kv_heads, 1)
+                                 : grid_of_tiles(forward_.Tk, tile, forward_.kv_heads, forward_.B);
+    Launch& launch = add_launch(tile.kernel, grid, tile.threads);
+    add_scores(launch);
+    launch.constants.push_back(FunctionConstant::boolean(9, of_prefix));
+    launch.constants.push_back(FunctionConstant::boolean(10, forward_.D > 0));
+    launch.constants.push_back(FunctionConstant::boolean(11, forward_.Dv > 0));
+    launch.arguments.push_back(forward_.D > 0 ? Argument::output(dk) : Argument::unused());
+    launch.arguments.push_back(forward_.Dv > 0 ? Argument::output(dv) : Argument::unused());
+    launch.push_bytes(args_);
+  }
+
+  void add_mask() {
+    static const TypedKernels kernels("attention_grad_mask", grad_family);
+    constexpr int32_t tile = 32; // queries, and keys
+    const auto& shape = problem_.mask_shape;
+    const Size3 grid{
+        unsigned_of(ceil_div(shape[3], tile)),
+        unsigned_of(ceil_div(shape[2], tile)),
+        unsigned_of(int64_t{shape[0]} * shape[1])
+    };
+    Launch& launch = add_launch(kernels.of(forward_.dtype), grid, 128);
+    add_scores(launch);
+    launch.arguments.push_back(Argument::output(*problem_.dmask));
+    launch.push_bytes(args_);
+  }
+
+  void add_sinks() {
+    static const Kernel* kernel = intern_kernel("attention_grad_sinks", grad_family, Capability::portable);
+    Launch& launch = add_launch(kernel, {unsigned_of(forward_.heads), 1, 1}, 256);
+    launch.constants.push_back(FunctionConstant::boolean(0, pairs_));
+    launch.arguments.push_back(bound(forward_.sinks));
+    launch.arguments.push_back(saved(problem_.lse));
+    launch.arguments.push_back(delta());
+    launch.arguments.push_back(Argument::output(*problem_.dsinks));
+    launch.push_bytes(args_);
+  }
+
+  const AttentionGradProblem& problem_;
+  const AttentionProblem& forward_;
+  bool pairs_;
+  bool vector_ = false;
+  GradTiles tiles_;
+  AttentionGradArgs args_{};
+  Argument delta_;
+  Plan plan_;
+};
 
 } // namespace
 
@@ -190,15 +414,16 @@ AttentionKernelChoice choose_attention_kernel(const Problem& problem, const Devi
 
 Plan plan_attention(const Problem& problem, const DeviceProfile& device) {
   Plan plan;
-  if (problem.B == 0 || problem.heads == 0 || problem.Tq == 0) {
+  if (problem.B == 0 || problem.heads == 0 || problem.Tq == 0 || problem.Dv == 0) {
     return plan;
   }
-  add_tiles(plan, problem);
+  const bool tensorops = choose_attention_kernel(problem, device).kind == AttentionKernelKind::tensorops;
+  add_tiles(plan, problem, tensorops ? tensorops_tile(problem) : portable_tile(problem));
   return plan;
 }
 
 Plan plan_attention_grad(const AttentionGradProblem& problem, const DeviceProfile& device) {
-  throw std::logic_error("[mlx_tessl.attention] no gradient kernels yet");
+  return GradPlanner(problem, device).plan();
 }
 
 } // namespace tessl

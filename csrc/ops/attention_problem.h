@@ -41,7 +41,7 @@ struct AttentionProblem {
   std::optional<AttentionOperand> prefix_k, prefix_v; // [kv_heads, P, D], [kv_heads, P, Dv]
   std::optional<AttentionOperand> mask;               // [B, heads, Tq, P + Tk]; additive: of `dtype`
   std::optional<AttentionOperand> starts, lengths;    // [B] int32, any value
-  std::optional<AttentionOperand> sinks;              // [heads] float32
+  std::optional<AttentionOperand> sinks;              // [heads] float32; its stride is the first
   AttentionMask mask_kind = AttentionMask::none;
   bool causal = false;
   int32_t window_left = -1;

@@ -7,30 +7,10 @@
 
 #include "ops/broadcast.h"
 #include "ops/checks.h"
+#include "ops/varying.h"
 
 namespace tessl {
 namespace {
-
-Arrays chosen(const Arrays& arrays, const std::vector<int>& indices) {
-  Arrays result;
-  for (int i : indices) {
-    result.push_back(arrays[i]);
-  }
-  return result;
-}
-
-// `f` of the inputs `indices`, the others held fixed.
-std::function<Arrays(const Arrays&)> varying(
-    std::function<Arrays(const Arrays&)> f, const Arrays& inputs, const std::vector<int>& indices
-) {
-  return [f = std::move(f), inputs, indices](const Arrays& x) {
-    auto all = inputs;
-    for (size_t i = 0; i < indices.size(); ++i) {
-      all[indices[i]] = x[i];
-    }
-    return f(all);
-  };
-}
 
 // x for each of `members`, as a view: axis 0 of an array of `ndim` dimensions.
 mx::array repeated(const mx::array& x, int members, size_t ndim, mx::Stream s) {

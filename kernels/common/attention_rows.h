@@ -34,6 +34,11 @@ struct AttentionRows {
     return attention_vector && count >= 4 ? load4(p + column) : load4(p + column * stride, stride, count);
   }
 
+  // As fill_cooperative reads a matrix.
+  float4 load_four(int row, int column) const thread {
+    return to_float4<T>(load(row, column));
+  }
+
   T load_one(int row, int column) const thread {
     const bool in_prefix = attention_has_prefix && row < prefix_rows;
     if ((!in_prefix && (row < first || row >= end)) || column >= columns) {
@@ -49,7 +54,7 @@ inline AttentionRows<T> query_rows(
     device const T* data, constant AttentionStrides& strides, uint row, uint head, int queries, int columns
 ) {
   AttentionRows<T> rows;
-  rows.own = attention_has_keys ? data + (row * strides.batch + head * strides.head) : data;
+  rows.own = attention_has_pairs ? data + (row * strides.batch + head * strides.head) : data;
   rows.prefix = rows.own;
   rows.own_stride = strides.row;
   rows.own_column_stride = strides.column;

@@ -7,9 +7,9 @@
 // What all forms of attention share: which keys a query sees, and the score of one it sees. Keys are numbered over the
 // prefix and the row's own keys together, 0 <= key < P + Tk, so that a prefix changes nothing in how they are walked.
 
-constant bool attention_has_keys [[function_constant(0)]];   // P + Tk > 0
-constant bool attention_has_own [[function_constant(1)]];    // Tk > 0
-constant bool attention_has_prefix [[function_constant(2)]]; // P > 0
+constant bool attention_has_pairs [[function_constant(0)]];  // of a query and a key: else nothing is read
+constant bool attention_has_own [[function_constant(1)]];    // pairs with own keys
+constant bool attention_has_prefix [[function_constant(2)]]; // pairs with keys of the prefix
 constant bool attention_has_mask [[function_constant(3)]];
 constant bool attention_mask_is_additive [[function_constant(4)]];
 constant bool attention_has_starts [[function_constant(5)]];

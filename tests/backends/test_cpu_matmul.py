@@ -14,7 +14,7 @@ import pytest
 
 import mlx_tessl as mt
 
-from ..ops.conformance import activate
+from ..ops.conformance.spec import activate
 from ..ops.layouts import LAYOUTS
 
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]

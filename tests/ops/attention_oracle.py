@@ -1,6 +1,9 @@
-"""Attention in float64, one query at a time, by the definition."""
+"""Attention and its gradients in float64, by their definitions."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +38,20 @@ def visible_keys(
     return visible
 
 
-def attention_oracle(
+@dataclass
+class Attended:
+    """One pass: what it read, and the weights ``[B, Hq, Tq, P + Tk]`` that it gave."""
+
+    query: np.ndarray
+    key: np.ndarray  # of every query head, behind the prefix; zeros where no query sees it
+    value: np.ndarray
+    weights: np.ndarray
+    sink_weights: np.ndarray  # [B, Hq, Tq]
+    slopes: np.ndarray  # of the scores by the products
+    out: np.ndarray
+
+
+def attend(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
@@ -48,32 +64,67 @@ def attention_oracle(
     sinks: np.ndarray | None = None,
     softcap: float | None = None,
     prefix: tuple[np.ndarray, np.ndarray] | None = None,
-) -> np.ndarray:
+) -> Attended:
     B, heads, Tq, _ = q.shape
     Tk, group = k.shape[2], heads // k.shape[1]
     P = 0 if prefix is None else prefix[0].shape[1]
-    full_mask = None if mask is None or isinstance(mask, str) else np.broadcast_to(mask, (B, heads, Tq, P + Tk))
-    result = np.zeros((B, heads, Tq, v.shape[3]))
-    for row, head, i in np.ndindex(B, heads, Tq):
-        key, value = (x[row, head // group] for x in (k, v))
-        if prefix is not None:
-            key, value = (np.concatenate([p[head // group], x]) for p, x in zip(prefix, (key, value), strict=True))
-        causal = isinstance(mask, str)
-        visible = visible_keys(i, row, Tq=Tq, Tk=Tk, P=P, causal=causal, window=window, lengths=lengths, starts=starts)
-        bias = np.zeros(P + Tk)
-        if full_mask is not None and full_mask.dtype == np.bool_:
-            visible &= full_mask[row, head, i]
-        elif full_mask is not None:
-            bias = full_mask[row, head, i].astype(np.float64)
-            visible &= bias != -np.inf
-        if not visible.any():
-            continue
-        scores = scale * (key[visible] @ q[row, head, i])
-        if softcap is not None:
-            scores = softcap * np.tanh(scores / softcap)
-        scores = scores + bias[visible]
-        most = scores.max() if sinks is None else max(scores.max(), float(sinks[head]))
-        weights = np.exp(scores - most)
-        total = weights.sum() + (0.0 if sinks is None else np.exp(float(sinks[head]) - most))
-        result[row, head, i] = weights / total @ value[visible]
-    return result
+    if prefix is not None:
+        k, v = (np.concatenate([np.broadcast_to(p, (B, *p.shape)), x], 2) for p, x in zip(prefix, (k, v), strict=True))
+    key, value = (np.repeat(x, group, axis=1).astype(np.float64) for x in (k, v))
+    positional: dict[str, Any] = {"causal": isinstance(mask, str), "window": window, "lengths": lengths}
+    rows = [[visible_keys(i, b, Tq=Tq, Tk=Tk, P=P, starts=starts, **positional) for i in range(Tq)] for b in range(B)]
+    visible = np.array(rows, bool).reshape(B, 1, Tq, P + Tk)
+    bias = np.zeros(())
+    if isinstance(mask, np.ndarray):
+        bias = np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else mask.astype(np.float64)
+        visible = visible & (bias != -np.inf)
+        bias = np.where(bias == -np.inf, 0.0, bias)
+    visible = np.broadcast_to(visible, (B, heads, Tq, P + Tk))
+    seen = visible.any(axis=2)[..., None]
+    key, value = np.where(seen, key, 0.0), np.where(seen, value, 0.0)
+    scores = scale * (q @ key.swapaxes(-1, -2))
+    slopes = np.full(scores.shape, scale)
+    if softcap is not None:
+        capped = np.tanh(scores / softcap)
+        scores, slopes = softcap * capped, slopes * (1 - capped**2)
+    scores = np.where(visible, scores + bias, -np.inf)
+    most = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        most = np.maximum(most, sinks[:, None, None])
+    most = np.where(most == -np.inf, 0.0, most)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    sink_weights = np.zeros((B, heads, Tq, 1))
+    if sinks is not None:
+        sink_weights = sink_weights + np.exp(sinks[:, None, None] - most)
+    total = total + sink_weights
+    total = np.where(total == 0, 1.0, total)
+    weights = weights / total
+    return Attended(q, key, value, weights, (sink_weights / total)[..., 0], slopes, weights @ value)
+
+
+def attention_oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, **keywords: Any) -> np.ndarray:
+    return attend(q, k, v, **keywords).out
+
+
+def attention_gradients(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, **keywords: Any
+) -> dict[str, np.ndarray]:
+    """By name: of q, k, v, and where there are such, ``prefix_k``, ``prefix_v``, sinks, and the mask in full."""
+    a = attend(q, k, v, **keywords)
+    kv_heads, prefix = k.shape[1], keywords.get("prefix")
+    P = 0 if prefix is None else prefix[0].shape[1]
+    by_weights = dout @ a.value.swapaxes(-1, -2)
+    mean = (dout * a.out).sum(-1, keepdims=True)
+    by_scores = a.weights * (by_weights - mean)
+    by_products = by_scores * a.slopes
+
+    def of_group(x: np.ndarray) -> np.ndarray:
+        return x.reshape(x.shape[0], kv_heads, -1, *x.shape[2:]).sum(2)
+
+    key = of_group(by_products.swapaxes(-1, -2) @ a.query)
+    value = of_group(a.weights.swapaxes(-1, -2) @ dout)
+    gradients = {"q": by_products @ a.key, "k": key[:, :, P:], "v": value[:, :, P:], "mask": by_scores}
+    gradients["sinks"] = -(a.sink_weights * mean[..., 0]).sum((0, 2))
+    gradients["prefix_k"], gradients["prefix_v"] = key[:, :, :P].sum(0), value[:, :, :P].sum(0)
+    return gradients

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +18,7 @@ import mlx_tessl as mt
 from mlx_tessl import reference
 from mlx_tessl.ops import attention
 
-from .attention_oracle import attention_oracle
+from .attention_oracle import attention_gradients, attention_oracle
 
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
 UNIT_ROUNDOFF = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
@@ -158,12 +162,286 @@ def test_extreme_scales(scale: float) -> None:
     assert np.abs(float64(result) - oracle(q, k, v, scale, None)).max() <= 1e-2 * (scale != 0) + 1e-6
 
 
-def test_row_does_not_depend_on_its_batch() -> None:
-    q, k, v = inputs((3, 2, 2, 40, 40, 32, 32))
-    together = attention(q, k, v, scale=0.2, lengths=mx.array([40, 17, 3]))
-    for row, length in enumerate((40, 17, 3)):
-        alone = attention(q[row : row + 1], k[row : row + 1, :, :length], v[row : row + 1, :, :length], scale=0.2)
-        assert mx.array_equal(together[row : row + 1], alone).item()
+def with_gradients(cotangent: mx.array, *arrays: mx.array, **keywords: Any) -> list[mx.array]:
+    """The result for ``q, k, v`` and its gradients by these."""
+    outputs, gradients = mx.vjp(lambda q, k, v: attention(q, k, v, **keywords), list(arrays), [cotangent])
+    return [*outputs, *gradients]
+
+
+def gradients_by_name(
+    keywords: dict[str, Any], primals: dict[str, mx.array], cotangent: mx.array
+) -> dict[str, mx.array]:
+    """The gradients of attention by each of ``primals``, which take the place of what ``keywords`` has."""
+    names = list(primals)
+
+    def call(*arrays: mx.array) -> mx.array:
+        given = dict(zip(names, arrays, strict=True))
+        others = {**keywords, **{name: given[name] for name in ("sinks", "mask") if name in given}}
+        if "prefix_k" in given:
+            others["prefix"] = (given["prefix_k"], given["prefix_v"])
+        return attention(given["q"], given["k"], given["v"], scale=0.3, **others)
+
+    return dict(zip(names, mx.vjp(call, list(primals.values()), [cotangent])[1], strict=True))
+
+
+def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of what was broadcast from ``shape``."""
+    full = (1,) * (x.ndim - len(shape)) + shape
+    return x.sum(tuple(i for i, n in enumerate(full) if n == 1), keepdims=True).reshape(shape)
+
+
+def check_gradients(size: tuple[int, ...], keywords: dict[str, Any], tolerance: float) -> None:
+    q, k, v = inputs(size)
+    (cotangent, *_) = inputs((*size[:2], size[2], size[3], 1, size[6], 1), seed=1)
+    expected = attention_gradients(*(float64(x) for x in (q, k, v, cotangent)), scale=0.3, **keywords)
+    primals = {"q": q, "k": k, "v": v}
+    if "prefix" in keywords:
+        primals |= dict(zip(("prefix_k", "prefix_v"), on_device(keywords["prefix"]), strict=True))
+    mask = keywords.get("mask")
+    if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
+        primals["mask"] = on_device(mask)
+        expected["mask"] = summed_to(expected["mask"], mask.shape)
+    if "sinks" in keywords:
+        primals["sinks"] = on_device(keywords["sinks"])
+    for name, gradient in gradients_by_name(on_device(keywords), primals, cotangent).items():
+        largest = max(1e-2, np.abs(expected[name]).max(initial=0.0))
+        assert np.abs(float64(gradient) - expected[name]).max(initial=0.0) <= tolerance * largest, name
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("window", [None, (2, None), (0, 0)], ids=str)
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_gradients_of_options(mask: str, window: Any, prefixed: bool) -> None:
+    size = (2, 4, 2, 9, 11, 8, 6)
+    for padding, extra in itertools.product(PADDING, EXTRAS):
+        # Seen: 6e-6.
+        check_gradients(size, options(mask, window, padding, extra, prefixed, size), 1e-4)
+
+
+@pytest.mark.parametrize("size", [(1, 4, 2, 150, 210, 20, 12), (2, 3, 1, 97, 100, 64, 33)], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_several_tiles(size: tuple[int, ...], mask: str) -> None:
+    keywords = options(mask, (90, 3), "left" if size[0] == 2 else "whole", "sinks", True, size)
+    q, k, v = inputs(size)
+    expected = attention_oracle(float64(q), float64(k), float64(v), scale=0.3, **keywords)
+    error = np.abs(float64(attention(q, k, v, scale=0.3, **on_device(keywords))) - expected).max()
+    assert error <= 2e-5 * np.abs(expected).max()  # seen: 1.2e-6
+    check_gradients(size, keywords, 1e-4)  # seen: 6e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("queries", [1, 3, 12])
+@pytest.mark.parametrize("window", [None, (40, 0), (900, 0)], ids=str)
+def test_few_queries_of_many_keys(dtype: mx.Dtype, queries: int, window: Any) -> None:
+    """Keys are split among tasks: some see none, some end within a tile."""
+    q, k, v = inputs((2, 4, 2, queries, 1700, 24, 20), dtype)
+    keywords = {"lengths": np.array([1700, 901]), "starts": np.array([0, 65]), "window": window}
+    expected = attention_oracle(float64(q), float64(k), float64(v), scale=0.3, **keywords)
+    error = np.abs(float64(attention(q, k, v, scale=0.3, **on_device(keywords))) - expected).max()
+    assert error <= (2e-6 + UNIT_ROUNDOFF[dtype]) * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("queries", [200, 60, 5], ids=lambda n: f"{n}_queries")
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_row_does_not_depend_on_its_batch(queries: int, mask: str | None) -> None:
+    """Bit for bit, gradients included: a row among longer ones, padded on both sides, is the row alone."""
+    q, k, v = inputs((3, 4, 2, queries, 1000, 32, 16))
+    (cotangent, *_) = inputs((3, 4, 4, queries, 1, 16, 1), seed=1)
+    bounds = [(0, 1000), (31, 170), (700, 999)]
+    starts, lengths = (mx.array(list(column)) for column in zip(*bounds, strict=True))
+    keywords: dict[str, Any] = {"scale": 0.2, "mask": mask}
+    together = with_gradients(cotangent, q, k, v, **keywords, starts=starts, lengths=lengths)
+    for row, (start, length) in enumerate(bounds):
+        dropped = 1000 - length if mask == "causal" else 0  # the last queries stand where the last keys do
+        kept = max(queries - dropped, 0)
+        one = [x[row : row + 1] for x in (q, k, v)]
+        alone = with_gradients(
+            cotangent[row : row + 1, :, :kept],
+            one[0][:, :, :kept],
+            *(x[:, :, start:length] for x in one[1:]),
+            **keywords,
+        )
+        out, dq, dk, dv = (x[row : row + 1] for x in together)
+        pairs = [(out[:, :, :kept], alone[0]), (dq[:, :, :kept], alone[1])]
+        if dropped == 0:
+            pairs += [(dk[:, :, start:length], alone[2]), (dv[:, :, start:length], alone[3])]
+        assert all(mx.array_equal(a, b).item() for a, b in pairs), row
+
+
+@pytest.mark.parametrize("queries", [120, 1])
+@pytest.mark.parametrize("P", [1, 96, 131])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
+def test_prefix_is_as_if_copied(queries: int, P: int, dtype: mx.Dtype) -> None:
+    q, k, v = inputs((2, 4, 2, queries, 120, 24, 16), dtype)
+    prefix_k, prefix_v = inputs((1, 2, 2, P, P, 24, 16), dtype, seed=4)[1:]
+    lengths = mx.array([120, 77])
+    (cotangent, *_) = inputs((2, 4, 4, queries, 1, 16, 1), dtype, seed=1)
+    shared = with_gradients(
+        cotangent, q, k, v, scale=0.2, mask="causal", lengths=lengths, prefix=(prefix_k[0], prefix_v[0])
+    )
+    copied_k, copied_v = (
+        mx.concatenate([mx.broadcast_to(p, (2, *p.shape[1:])), x], axis=2) for p, x in ((prefix_k, k), (prefix_v, v))
+    )
+    copied = with_gradients(cotangent, q, copied_k, copied_v, scale=0.2, mask="causal", lengths=lengths + P)
+    copied[2:] = [x[:, :, P:] for x in copied[2:]]
+    assert all(mx.array_equal(a, b).item() for a, b in zip(shared, copied, strict=True))
+
+
+DIGEST = """
+import hashlib, mlx.core as mx, numpy as np, mlx_tessl as mt
+rng = np.random.default_rng(0)
+q, k, v, ct = (mx.array(rng.standard_normal((2, 2, n, 40)).astype(np.float32)) for n in (390, 800, 800, 390))
+f = lambda q, k, v: mt.attention(q, k, v, scale=0.2, mask="causal", window=(500, None))
+arrays = [f(q[:, :, :2], k, v), *mx.vjp(f, [q, k, v], [ct])[0], *mx.vjp(f, [q, k, v], [ct])[1]]
+print(hashlib.sha256(b"".join(np.array(x).tobytes() for x in arrays)).hexdigest())
+"""
+
+
+def test_threads_do_not_show() -> None:
+    def digest(threads: int) -> str:
+        environment = {**os.environ, "MLX_TESSL_NUM_THREADS": str(threads)}
+        command = [sys.executable, "-c", DIGEST]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert digest(1) == digest(1) == digest(7)
+
+
+PEAK = """
+import mlx.core as mx, mlx_tessl as mt
+T, backward = {T}, {backward}
+q, k, v = (mx.random.normal((1, 1, T, 64)) for _ in range(3))
+f = lambda q, k, v: mt.attention(q, k, v, scale=0.125, mask="causal")
+mx.eval(f(q[:, :, :64], k[:, :, :64], v[:, :, :64]))
+peak = lambda: int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1])
+before = peak()
+mx.eval(mx.vjp(f, [q, k, v], [q])[1] if backward else f(q, k, v))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("backward", [False, True])
+def test_memory_is_linear(backward: bool) -> None:
+    """8192 scores of 8192 queries would be 256 MiB; seen: 3 MiB, and 20 MiB with gradients."""
+    script = PEAK.format(T=8192, backward=backward)
+    grown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert int(grown) <= 64 * 1024
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="has one instruction set")
+def test_baseline_instruction_set() -> None:
+    environment = {**os.environ, "MLX_TESSL_CPU_ISA": "baseline"}
+    tests = [f"{__file__}::{name}" for name in ("test_several_tiles", "test_few_queries_of_many_keys")]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+def changed_queries(window: Any, mask: str | None, moved: int, T: int) -> list[int]:
+    """Which queries another value at one key changes, in one head of ``T`` queries and keys."""
+    q, k, v = inputs((1, 1, 1, T, T, 8, 8))
+    other = mx.array(v)
+    other[:, :, moved] += 1.0
+    results = [attention(q, k, x, scale=0.1, mask=mask, window=window) for x in (v, other)]
+    return np.flatnonzero(np.any(np.array(results[0] != results[1])[0, 0], axis=-1)).tolist()
+
+
+@pytest.mark.parametrize("moved", [0, 95, 96, 150, 299])
+def test_edges_of_a_window(moved: int) -> None:
+    """Distances are inclusive: one token further on, nothing changes."""
+    T = 300
+    reach = {100: (100, 100), (100, 0): (100, 0), (0, 7): (0, 7), (None, 3): (T, 3), (96, None): (96, T)}
+    for window, (left, right) in reach.items():
+        expected = [i for i in range(T) if -right <= i - moved <= left]
+        assert changed_queries(window, None, moved, T) == expected, window
+    assert changed_queries(None, "causal", moved, T) == list(range(moved, T))
+    assert changed_queries(5, "causal", moved, T) == list(range(moved, min(moved + 6, T)))
+
+
+def hiding(kind: str, hidden: int, T: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Keywords that hide key ``hidden`` from some queries, and which queries these are."""
+    query = np.arange(T)
+    mask = np.ones((T, T), bool)
+    mask[::3, hidden] = False
+    return {
+        "causal": ({"mask": "causal"}, query < hidden),
+        "window": ({"window": 2}, abs(query - hidden) > 2),
+        "boolean": ({"mask": mx.array(mask)}, query % 3 == 0),
+        "additive": ({"mask": mx.where(mx.array(mask), 0.5, -mx.inf)}, query % 3 == 0),
+        "lengths": ({"lengths": mx.array([hidden])}, query >= 0),
+        "starts": ({"starts": mx.array([hidden + 1])}, query >= 0),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["causal", "window", "boolean", "additive", "lengths", "starts"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("queries", [130, 2])
+def test_nothing_leaks_from_what_is_hidden(kind: str, poison: float, queries: int) -> None:
+    T, hidden = 130, 70
+    q, k, v = inputs((1, 2, 2, T, T, 16, 16))
+    keywords, blind = hiding(kind, hidden, T)
+    rows = slice(T - queries, T)
+    if isinstance(keywords.get("mask"), mx.array):
+        keywords["mask"] = keywords["mask"][rows]
+    (cotangent, *_) = inputs((1, 2, 2, queries, 1, 16, 1), seed=1)
+    clean = with_gradients(cotangent, q[:, :, rows], k, v, scale=0.25, **keywords)
+    k[:, :, hidden] = poison
+    v[:, :, hidden] = poison
+    poisoned = with_gradients(cotangent, q[:, :, rows], k, v, scale=0.25, **keywords)
+    for a, b in zip(clean[:2], poisoned[:2], strict=True):
+        kept = np.flatnonzero(blind[rows])
+        assert np.array_equal(np.array(a)[:, :, kept], np.array(b)[:, :, kept])
+    if blind.all():
+        assert all(mx.array_equal(a, b).item() for a, b in zip(clean, poisoned, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive", "lengths", "window"])
+@pytest.mark.parametrize("op", [attention, reference.attention], ids=["op", "twin"])
+def test_query_that_sees_nothing(kind: str, op: Callable[..., mx.array]) -> None:
+    """Zeros, and zero gradients, even where it is NaN itself."""
+    T = 20
+    mask = np.ones((T, T), bool)
+    mask[4] = False
+    blind, keywords = {
+        "boolean": ([4], {"mask": mx.array(mask)}),
+        "additive": ([4], {"mask": mx.where(mx.array(mask), 0.0, -mx.inf)}),
+        "lengths": (list(range(T)), {"lengths": mx.array([0])}),
+        "window": ([0, 1], {"window": (0, 0), "starts": mx.array([2])}),
+    }[kind]
+    q, k, v = inputs((1, 2, 2, T, T, 16, 16))
+    sinks = mx.array([0.5, -1.0])
+    for poison in (False, True):
+        if poison and op is attention:
+            q[:, :, blind] = float("nan")
+        primals = [q, k, v, sinks]
+        (out,), gradients = mx.vjp(
+            lambda q, k, v, sinks: op(q, k, v, scale=0.25, sinks=sinks, **keywords), primals, [mx.ones(v.shape)]
+        )
+        assert not out[:, :, blind].any().item()
+        assert not gradients[0][:, :, blind].any().item()
+        assert all(mx.isfinite(g).all().item() for g in gradients)
+
+
+def test_the_lowest_float_hides_nothing() -> None:
+    """A mask of the lowest float alone weighs keys alike: it took the scores' place."""
+    q, k, v = inputs((1, 2, 2, 5, 130, 8, 8))
+    mask = mx.full((130,), mx.finfo(mx.float32).min)
+    assert mx.allclose(attention(q, k, v, scale=0.3, mask=mask), v.mean(2, keepdims=True), atol=1e-5).item()
+    mask[:65] = 0.0
+    halved = attention(q, k, v, scale=0.3, lengths=mx.array([65]))
+    assert mx.allclose(attention(q, k, v, scale=0.3, mask=mask), halved, atol=1e-6).item()
+
+
+def test_derivatives_are_ours() -> None:
+    """Gradients and maps run primitives of ours, without all scores at once."""
+    arrays = inputs((2, 2, 2, 5, 8, 16, 16))
+    with mt.trace() as entries:
+        mx.eval(mx.grad(lambda q, k, v: attention(q, k, v, scale=1.0, stream=mx.cpu).sum(), (0, 1, 2))(*arrays))
+    assert [entry.op for entry in entries] == ["mlx_tessl.attention", "mlx_tessl.attention_grad"]
+    stacked = [mx.stack([x, x]) for x in arrays]
+    with mt.trace() as entries:
+        mx.eval(mx.vmap(lambda q, k, v: attention(q, k, v, scale=1.0, stream=mx.cpu))(*stacked))
+    assert [entry.op for entry in entries] == ["mlx_tessl.attention"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -260,13 +538,47 @@ def test_a_cpu_computes_it_natively_and_the_twin_does_not() -> None:
     assert entries == []
 
 
-def test_emulation_takes_stock_ops() -> None:
-    arrays = inputs((1, 2, 2, 5, 8, 16, 16))
-    with mt.emulate("m1", "15.0"):
-        emulated = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
+@pytest.mark.parametrize("device", [("m1", "15.0"), ("m5", "26.2")], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_emulation_runs_the_kernels(device: tuple[str, str], mask: str) -> None:
+    size = (2, 4, 2, 9, 11, 16, 8)
+    keywords = on_device(options(mask, (4, 2), "right", "softcap", True, size))
+    arrays = inputs(size)
+    with mt.trace() as entries, mt.emulate(*device):
+        emulated = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
         mx.eval(emulated)
-    plain = attention(*arrays, scale=0.25, lengths=mx.array([5]), stream=mx.cpu)
-    assert mx.allclose(emulated, plain, atol=1e-6).item()
+    assert [entry.op for entry in entries] == ["mlx_tessl.attention"]
+    plain = attention(*arrays, scale=0.25, **keywords, stream=mx.cpu)
+    assert mx.allclose(emulated, plain, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("size", [(2, 4, 2, 9, 11, 16, 8), (1, 2, 1, 3, 0, 8, 4), (1, 2, 2, 0, 4, 8, 8)], ids=str)
+def test_emulation_runs_the_gradients(size: tuple[int, ...]) -> None:
+    _, Hq, Hkv, _, Tk, D, Dv = size
+    rng = np.random.default_rng(5)
+    shapes = [(Hkv, 3, D), (Hkv, 3, Dv), (Hq,), (Hq, 1, 3 + Tk)]
+    primals = [*inputs(size), *(mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in shapes)]
+
+    def all_operands(q: mx.array, k: mx.array, v: mx.array, *others: mx.array) -> mx.array:
+        prefix_k, prefix_v, sinks, mask = others
+        return attention(q, k, v, scale=0.3, prefix=(prefix_k, prefix_v), sinks=sinks, mask=mask, stream=mx.cpu)
+
+    cotangent = [mx.array(rng.standard_normal(all_operands(*primals).shape).astype(np.float32))]
+    plain = mx.vjp(all_operands, primals, cotangent)[1]
+    mx.eval(plain)
+    with mt.trace() as entries, mt.emulate("m1", "15.0"):
+        emulated = mx.vjp(all_operands, primals, cotangent)[1]
+        mx.eval(emulated)
+    assert "mlx_tessl.attention_grad" in {entry.op for entry in entries}
+    for a, b in zip(emulated, plain, strict=True):
+        assert mx.allclose(a, b, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("Dv", [0, 3])
+def test_emulated_without_values_or_keys(Dv: int) -> None:
+    arrays = inputs((1, 2, 1, 3, 5 if Dv == 0 else 0, 8, Dv))
+    with mt.emulate("m1", "15.0"):
+        assert not attention(*arrays, scale=0.3, stream=mx.cpu).any().item()
 
 
 @pytest.mark.parametrize(

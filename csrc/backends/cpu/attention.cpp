@@ -11,8 +11,9 @@
 // A task is a block of the rows of one head of keys. It goes over the tiles of keys that its rows see, and in a tile
 // over panels of a few rows, whose scores stay in L1 from the first product through the softmax to the second:
 //   S = q k^T    P = 2^(S - most)    out = out 2^(most before - most) + P v    (Dao et al. 2022, arXiv:2205.14135)
-// Few rows are cut along the keys instead, and the parts put together in their order. What a row does not see changes
-// no bit of it: its weight is an exact 0. So neither the cut into blocks nor the rest of the batch shows in a result.
+// Keys are taken in parts, which are put together in their order; for few rows parts are tasks, too. What a row does
+// not see changes no bit of it: its weight is an exact 0. So neither the cut into tasks nor the rest of the batch shows
+// in a result.
 
 namespace tessl::cpu {
 namespace {
@@ -25,19 +26,18 @@ constexpr int64_t most_block_rows = 384;
 constexpr int64_t least_block_rows = 48;
 constexpr int64_t wanted_blocks = 32; // of all heads together
 
-// Up to so many rows, keys are streamed from where they are instead of packed.
+// For one query of up to so many heads, keys are streamed from where they are instead of packed.
 constexpr int64_t most_streaming_rows = 8;
 
-// Up to so many rows, keys are split, into parts of so many.
-constexpr int64_t most_split_rows = 48;
-constexpr int64_t split_keys = 8 * tile_keys;
+constexpr int64_t part_keys = 8 * tile_keys;
+constexpr int64_t most_split_rows = 48; // up to which parts are tasks
 
 // Floating-point operations of a task below which waking a thread for it does not pay, and of one exponential.
 constexpr double min_task_cost = 2e6;
 constexpr double cost_of_exp = 32;
 
 struct BlockScratch {
-  Scratch queries, keys, values, gathered, scores, biases, sums, product, state;
+  Scratch queries, keys, values, gathered, scores, biases, sums, product, state, states;
   std::vector<Range> visible;
 };
 thread_local BlockScratch scratch;
@@ -61,7 +61,7 @@ class BlockAttention {
         head_(p, block.batch, block.kv_head),
         rows_(block.rows),
         keys_(block.keys),
-        streams_(head_.rows() <= most_streaming_rows),
+        streams_(p.Tq == 1 && head_.rows() <= most_streaming_rows),
         panel_rows_(streams_ ? int64_t{max_thin_rows} : attention_kernels().rows),
         query_stride_(std::max<int64_t>(p.D, 1)),
         sums_stride_(round_up(p.Dv, attention_kernels().columns)) {
@@ -72,8 +72,16 @@ class BlockAttention {
 
   void run() {
     const Range seen = intersection({visible_.front().begin, visible_.back().end}, keys_);
-    for (int64_t begin = round_down(seen.begin, tile_keys); begin < seen.end; begin += tile_keys) {
-      visit(intersection({begin, begin + tile_keys}, {0, head_.keys.count()}));
+    if (seen.size() == 0) {
+      return;
+    }
+    const int64_t first = round_down(seen.begin, part_keys);
+    for (int64_t begin = first; begin < seen.end; begin += part_keys) {
+      if (begin == first) {
+        run_part(intersection(seen, {begin, begin + part_keys}));
+      } else {
+        run_later_part(intersection(seen, {begin, begin + part_keys}));
+      }
     }
   }
 
@@ -120,6 +128,24 @@ class BlockAttention {
     Range columns; // those that are computed
   };
 
+  void run_part(Range keys) {
+    for (int64_t begin = round_down(keys.begin, tile_keys); begin < keys.end; begin += tile_keys) {
+      visit(intersection({begin, begin + tile_keys}, {0, head_.keys.count()}));
+    }
+  }
+
+  void run_later_part(Range keys) {
+    const int64_t size = rows_.size() * state_size(p_);
+    float* earlier = scratch.states.reserve(2 * size);
+    save(earlier);
+    start();
+    run_part(keys);
+    save(earlier + size);
+    start();
+    join(earlier);
+    join(earlier + size);
+  }
+
   void reserve() {
     const auto& kernels = attention_kernels();
     const int64_t padded_rows = round_up(rows_.size(), kernels.rows);
@@ -131,7 +157,6 @@ class BlockAttention {
     most_ = scratch.state.reserve(2 * rows_.size());
     sum_ = most_ + rows_.size();
     std::fill_n(queries_, padded_rows * query_stride_, 0.0f);
-    std::fill_n(sums_, padded_rows * sums_stride_, 0.0f);
     std::fill_n(scores_, kernels.rows * tile_keys, 0.0f);
     visible_.resize(static_cast<size_t>(rows_.size()));
   }
@@ -150,6 +175,7 @@ class BlockAttention {
   }
 
   void start() {
+    std::fill_n(sums_, round_up(rows_.size(), attention_kernels().rows) * sums_stride_, 0.0f);
     for (int64_t r = 0; r < rows_.size(); ++r) {
       most_[r] = p_.sinks == nullptr ? -infinity : sink_of(r);
       sum_[r] = 0.0f;
@@ -397,9 +423,9 @@ void attend_by_keys(const Attention& p, int64_t rows, int64_t parts) {
   auto block_of = [&](int64_t head, Range keys) {
     return BlockAttention(p, {head / p.kv_heads, head % p.kv_heads, {0, rows}, keys});
   };
-  for_each_task(heads * parts, cost_of(p, rows, split_keys), [&](int64_t i) {
-    const int64_t first = i % parts * split_keys;
-    auto block = block_of(i / parts, {first, first + split_keys});
+  for_each_task(heads * parts, cost_of(p, rows, part_keys), [&](int64_t i) {
+    const int64_t first = i % parts * part_keys;
+    auto block = block_of(i / parts, {first, first + part_keys});
     block.run();
     block.save(states.data() + i * part_size);
   });
@@ -419,7 +445,7 @@ void attention(const Attention& p) {
   if (p.B * p.kv_heads * rows == 0) {
     return;
   }
-  const int64_t parts = ceil_div(p.P + p.Tk, split_keys);
+  const int64_t parts = ceil_div(p.P + p.Tk, part_keys);
   if (rows <= most_split_rows && parts > 1) {
     attend_by_keys(p, rows, parts);
   } else {

@@ -170,13 +170,13 @@ float soften(const ScoreRow& row, float& most, float& sum) {
   return factor;
 }
 
-void soften_gradient(const ScoreRow& row, float log_sum, float mean, float factor, float* slopes) {
+void soften_gradient(const ScoreRow& row, float log_sum, float mean, float factor, bool by_bias, float* slopes) {
   for (int64_t c = row.first; c < row.last; c += lanes) {
     Floats capped{};
     const Floats x = seen_scores(row, c, &capped);
     const Floats weight = exp2_of_negative(x - log_sum);
     Floats slope = factor * weight * (read<Floats>(slopes + c) - mean);
-    if (row.cap != 0.0f) {
+    if (row.cap != 0.0f && !by_bias) {
       slope *= 1.0f - capped * capped;
     }
     write(row.scores + c, weight);

@@ -54,9 +54,9 @@ struct AttentionKernels {
   // multiplied by, 2^(most before - most).
   float (*soften)(const ScoreRow& row, float& most, float& sum);
 
-  // Scores become weights 2^(score - log_sum), and `slopes`, the derivatives by the weights, those by the scores:
-  // factor weight (slope - mean), by the products themselves where the scores are capped.
-  void (*soften_gradient)(const ScoreRow& row, float log_sum, float mean, float factor, float* slopes);
+  // Scores become weights 2^(score - log_sum), and `slopes`, the derivatives by the weights, those by the products,
+  // times `factor`: weight (slope - mean), through the cap unless `by_bias`.
+  void (*soften_gradient)(const ScoreRow& row, float log_sum, float mean, float factor, bool by_bias, float* slopes);
 };
 
 const AttentionKernels& attention_kernels();

@@ -4,8 +4,11 @@
 #include <string_view>
 
 #include "backends/cpu/attention_kernels.h"
+#include "backends/cpu/delta_kernels.h"
 #include "backends/cpu/int8_kernels.h"
 #include "backends/cpu/quantized_kernels.h"
+#include "backends/cpu/sparse_kernels.h"
+#include "backends/cpu/tile_kernels.h"
 #include "backends/cpu/vector_kernels.h"
 
 namespace tessl::cpu {
@@ -14,6 +17,9 @@ namespace baseline {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
+extern const DeltaKernels delta;
+extern const SparseKernels sparse;
+extern const TileKernels tiles;
 extern const Int8Kernels int8;
 } // namespace baseline
 #if defined(__x86_64__)
@@ -21,12 +27,18 @@ namespace avx2 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
+extern const DeltaKernels delta;
+extern const SparseKernels sparse;
+extern const TileKernels tiles;
 extern const Int8Kernels int8;
 } // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
+extern const DeltaKernels delta;
+extern const SparseKernels sparse;
+extern const TileKernels tiles;
 extern const Int8Kernels int8;
 } // namespace avx512
 #endif
@@ -54,13 +66,20 @@ struct Kernels {
   const VectorKernels& vector;
   const QuantizedKernels& quantized;
   const AttentionKernels& attention;
+  const DeltaKernels& delta;
+  const SparseKernels& sparse;
+  const TileKernels& tiles;
   const Int8Kernels& int8;
 };
 
 const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
-  static const Kernels of_avx512{avx512::kernels, avx512::quantized, avx512::attention, avx512::int8};
-  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::int8};
+  static const Kernels of_avx512{
+      avx512::kernels, avx512::quantized, avx512::attention, avx512::delta, avx512::sparse, avx512::tiles, avx512::int8
+  };
+  static const Kernels of_avx2{
+      avx2::kernels, avx2::quantized, avx2::attention, avx2::delta, avx2::sparse, avx2::tiles, avx2::int8
+  };
   if (instruction_set == "avx512") {
     return of_avx512;
   }
@@ -68,7 +87,15 @@ const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
     return of_avx2;
   }
 #endif
-  static const Kernels of_baseline{baseline::kernels, baseline::quantized, baseline::attention, baseline::int8};
+  static const Kernels of_baseline{
+      baseline::kernels,
+      baseline::quantized,
+      baseline::attention,
+      baseline::delta,
+      baseline::sparse,
+      baseline::tiles,
+      baseline::int8
+  };
   return of_baseline;
 }
 
@@ -112,6 +139,18 @@ const AttentionKernels& attention_kernels() {
 
 const Int8Kernels& int8_kernels() {
   return chosen_kernels().int8;
+}
+
+const DeltaKernels& delta_kernels() {
+  return chosen_kernels().delta;
+}
+
+const SparseKernels& sparse_kernels() {
+  return chosen_kernels().sparse;
+}
+
+const TileKernels& tile_kernels() {
+  return chosen_kernels().tiles;
 }
 
 } // namespace tessl::cpu

@@ -3,17 +3,22 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "backends/cpu/blas.h"
 #include "backends/cpu/elements.h"
+#include "backends/cpu/matmul_epilogue.h"
 #include "backends/cpu/pieces.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
+#include "backends/cpu/tiled_matmul.h"
 #include "backends/cpu/vector_kernels.h"
 
+// Large products are packed as a whole and tiled: see tiled_matmul.h. The others are here.
+//
 // A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K)
 // that one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while
 // they are in cache. Sums of a float32 product stand in `out` itself. BLAS rounds an element as its place in a block
@@ -109,20 +114,6 @@ bool is_thin(const Matmul& p) {
 bool combines_rows(const Matmul& p) {
   return p.M <= max_thin_rows && is_thin(p) && !steps_by_one(p.b.strides[0], p.K);
 }
-
-bool has_epilogue(const Matmul& p) {
-  return p.alpha != 1.0f || p.c || p.bias || p.residual || p.activation != MATMUL_ACTIVATION_NONE;
-}
-
-// Float32 sums of a block: where they are and the distance between rows.
-struct Sums {
-  float* data = nullptr;
-  int64_t leading_dimension = 0;
-
-  float* row(int64_t m) const {
-    return data + m * leading_dimension;
-  }
-};
 
 // Rows and columns of a matrix as BLAS takes them: in place when they are float32 with one stride of 1 and the other
 // long enough, else converted into `scratch`.
@@ -257,33 +248,6 @@ class BlockSums {
   int64_t b_slice_ = -1;
 };
 
-RowView row_view(const MatrixView& view, Element element, int64_t m, int64_t n) {
-  if (!view) {
-    return {};
-  }
-  return {advance(view.data, element, m * view.strides[0] + n * view.strides[1]), view.strides[1]};
-}
-
-void finish(const Matmul& p, Range rows, Range columns, Sums sums) {
-  const Element element = element_of(p.dtype);
-  if (element == Element::float32 && !has_epilogue(p)) {
-    return;
-  }
-  for (int64_t i = 0; i < rows.size(); ++i) {
-    const int64_t m = rows.begin + i;
-    const EpilogueRow row{
-        .alpha = p.alpha,
-        .beta = p.beta,
-        .activation = p.activation,
-        .c = row_view(p.c, element, m, columns.begin),
-        .bias = row_view(p.bias, element, m, columns.begin),
-        .residual = row_view(p.residual, element, m, columns.begin),
-    };
-    void* out = advance(p.out, element, m * p.N + columns.begin);
-    vector_kernels().finish(element, out, sums.row(i), row, columns.size());
-  }
-}
-
 Sums sums_of(const Task& task, const Matmul& p, Range rows) {
   const int64_t first = rows.begin * p.N + task.columns.begin;
   if (task.partial_sums != nullptr) {
@@ -296,7 +260,7 @@ Sums sums_of(const Task& task, const Matmul& p, Range rows) {
 }
 
 void compute(const Task& task) {
-  const Matmul p = normalized(*task.product);
+  const Matmul& p = *task.product;
   BlockSums block(p, task.columns, task.depth);
   for_each_piece(task.rows, block.panel_rows(), [&](Range rows) {
     const Sums sums = sums_of(task, p, rows);
@@ -314,7 +278,7 @@ void compute(const Task& task) {
 }
 
 void finish_sliced(const SlicedProduct& sliced) {
-  const Matmul p = normalized(*sliced.product);
+  const Matmul& p = *sliced.product;
   const int64_t outputs = p.M * p.N;
   float* sums = sliced.partial_sums.get();
   for (int64_t slice = 1; slice < sliced.slices; ++slice) {
@@ -369,8 +333,7 @@ int64_t slice_count(const Matmul& p, int64_t blocks, int64_t wanted) {
   return p.M * p.N > max_sliced_outputs ? 1 : std::clamp<int64_t>(p.K / min_slice, 1, max_slices);
 }
 
-void add_product(Work& work, const Matmul& product, int64_t wanted) {
-  const Matmul p = normalized(product);
+void add_product(Work& work, const Matmul& p, int64_t wanted) {
   if (p.M == 0 || p.N == 0) {
     return;
   }
@@ -383,25 +346,24 @@ void add_product(Work& work, const Matmul& product, int64_t wanted) {
     const int64_t slices = ceil_div(p.K, slice);
     auto sums = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(slices * p.M * p.N));
     partial_sums = sums.get();
-    work.sliced.push_back({&product, slices, std::move(sums)});
+    work.sliced.push_back({&p, slices, std::move(sums)});
   }
   for_each_piece({0, p.N}, block_columns, [&](Range columns) {
     for_each_piece({0, p.M}, block_rows, [&](Range rows) {
       if (!sliced) {
-        work.tasks.push_back({&product, rows, columns, {0, p.K}, nullptr});
+        work.tasks.push_back({&p, rows, columns, {0, p.K}, nullptr});
         return;
       }
       for_each_piece({0, p.K}, slice, [&](Range depth) {
-        work.tasks.push_back({&product, rows, columns, depth, partial_sums + depth.begin / slice * p.M * p.N});
+        work.tasks.push_back({&p, rows, columns, depth, partial_sums + depth.begin / slice * p.M * p.N});
       });
     });
   });
   work.cost += cost(p, p.M, p.N);
 }
 
-} // namespace
-
-void matmul(std::span<const Matmul> products) {
+// Products that are thin, small or long: each block is a call of BLAS or of the thin kernels.
+void compute_blocks(std::span<const Matmul> products) {
   Work work;
   const auto count = static_cast<int64_t>(products.size());
   for (const Matmul& product : products) {
@@ -421,6 +383,16 @@ void matmul(std::span<const Matmul> products) {
   for (const SlicedProduct& sliced : work.sliced) {
     finish_sliced(sliced);
   }
+}
+
+} // namespace
+
+void matmul(std::span<const Matmul> products) {
+  std::vector<Matmul> normal;
+  normal.reserve(products.size());
+  std::transform(products.begin(), products.end(), std::back_inserter(normal), normalized);
+  const bool tiled = !normal.empty() && is_tiled(normal.front()); // products of a batch are of one shape
+  tiled ? tiled_matmul(normal) : compute_blocks(normal);
 }
 
 } // namespace tessl::cpu

@@ -3,7 +3,20 @@
 ``test_conformance.py`` runs each spec over its cases, dtypes, input layouts and transforms.
 """
 
-from . import gates, int8_matmul, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
+from . import (
+    attention,
+    gates,
+    int8_matmul,
+    kv_store,
+    matmul,
+    norms,
+    quantized,
+    reductions,
+    rope,
+    sampling,
+    segment_mean,
+    sparse_max_pool,
+)
 from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
 
 __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
@@ -18,5 +31,7 @@ SPECS: tuple[OpSpec, ...] = (
     *reductions.SPECS,
     *sampling.SPECS,
     *segment_mean.SPECS,
+    *sparse_max_pool.SPECS,
     *kv_store.SPECS,
+    *attention.SPECS,
 )

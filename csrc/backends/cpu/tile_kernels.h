@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/element.h"
+
+namespace tessl::cpu {
+
+// Products of panels. A panel holds rows of a matrix side by side, k after k: element (row, k) is at
+// panel[k * width + row]. A tile is what one panel of a and one of b make, with all its sums in registers.
+struct TileKernels {
+  int64_t rows, columns; // of a tile: the widths of the panels of a and of b
+
+  // `count` <= width rows of K elements as a panel of float32; the rows that are missing are zeros.
+  void (*pack)(
+      Element element,
+      float* panel,
+      int64_t width,
+      const void* source,
+      int64_t row_stride,
+      int64_t k_stride,
+      int64_t count,
+      int64_t K
+  );
+
+  // sums[m, n] = sum_k a[k, m] b[k, n], or += it, for m < M <= rows and n < N <= columns. A sum is made in the order
+  // of k, whatever M and N.
+  void (*multiply)(
+      float* sums, int64_t ld_sums, const float* a, const float* b, int64_t M, int64_t N, int64_t K, bool accumulate
+  );
+};
+
+// The kernels for this CPU: those of vector_kernels()'s instruction set.
+const TileKernels& tile_kernels();
+
+} // namespace tessl::cpu
