@@ -30,9 +30,11 @@ from .ops import (
     row_max,
     row_sum,
     sample,
+    score_rows,
     segment_mean,
     sigmoid_gate,
     softmax,
+    sparse_max_pool,
     swiglu,
 )
 
@@ -66,15 +68,17 @@ __all__ = [
     "row_max",
     "row_sum",
     "sample",
+    "score_rows",
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
     "trace",
     "use_reference",
 ]
 
-_LAZY = ("encoders", "models")  # they bring tokenizers along, which the ops do without
+_LAZY = ("encoders", "lm", "models")  # they bring tokenizers along, which the ops do without
 
 
 def __getattr__(name: str) -> ModuleType:

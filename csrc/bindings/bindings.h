@@ -8,6 +8,7 @@ void bind_attention(nanobind::module_& m);
 void bind_attention_plans(nanobind::module_& m);
 void bind_backends(nanobind::module_& m);
 void bind_emulation(nanobind::module_& m);
+void bind_gated_delta(nanobind::module_& m);
 void bind_gates(nanobind::module_& m);
 void bind_kv_store(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
@@ -21,6 +22,7 @@ void bind_row_plans(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_segment_mean(nanobind::module_& m);
 void bind_shaders(nanobind::module_& m);
+void bind_sparse_max_pool(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 
 } // namespace tessl

@@ -23,6 +23,7 @@ NB_MODULE(_ext, m) {
   tessl::bind_attention(m);
   tessl::bind_backends(m);
   tessl::bind_emulation(m);
+  tessl::bind_gated_delta(m);
   tessl::bind_gates(m);
   tessl::bind_kv_store(m);
   tessl::bind_matmul(m);
@@ -37,5 +38,6 @@ NB_MODULE(_ext, m) {
   tessl::bind_sampling(m);
   tessl::bind_segment_mean(m);
   tessl::bind_shaders(m);
+  tessl::bind_sparse_max_pool(m);
   tessl::bind_trace(m);
 }

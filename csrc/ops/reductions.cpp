@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <string_view>
 
 #include <mlx/ops.h>
@@ -42,7 +43,7 @@ mx::array compose(Reduction reduction, const mx::array& x, float eps, mx::Stream
     case REDUCTION_L2_NORMALIZE:
       return l2_normalized_rows(x, eps, s);
   }
-  throw std::logic_error("unknown reduction");
+  throw std::runtime_error("unknown reduction");
 }
 
 class RowReduction : public RowOp {

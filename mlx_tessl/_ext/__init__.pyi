@@ -47,6 +47,10 @@ def push_emulation(gpu: str, macos: str, *, check: bool, order: str, seed: int, 
 
 def pop_emulation() -> None: ...
 
+def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.core.array | None = None, beta: mlx.core.array | None = None, state: mlx.core.array | None = None, *, gates: tuple[mlx.core.array, mlx.core.array, mlx.core.array, mlx.core.array] | None = None, starts: mlx.core.array | None = None, lengths: mlx.core.array | None = None, normalize_qk: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]: ...
+
+def causal_conv1d(x: mlx.core.array, weight: mlx.core.array, state: mlx.core.array | None = None, *, activation: str | None = 'silu', starts: mlx.core.array | None = None, lengths: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]: ...
+
 def sigmoid_gate(x: mlx.core.array, gate: mlx.core.array, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 def swiglu(gate: mlx.core.array, up: mlx.core.array, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
@@ -98,6 +102,8 @@ def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence
     """
     Whether a product of [16, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not.
     """
+
+def sparse_max_pool(hidden: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, activation: str = 'log1p_relu', pooling: str = 'max', precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 class LaunchRecord:
     """One dispatch of a traced op."""

@@ -21,6 +21,10 @@ class Linear(nn.Linear):
     ) -> mx.array:
         return linear(x, self.weight, self.get("bias"), activation=activation, residual=residual)
 
+    def rows(self, ids: mx.array) -> mx.array:
+        """Rows of the matrix."""
+        return self.weight[ids]
+
     def to_quantized(
         self,
         group_size: int | None = None,
@@ -42,6 +46,11 @@ class QuantizedLinear(nn.QuantizedLinear):
         packed, format = _packed(self)
         y = quantized_matmul(x, *packed, **format, bias=self.get("bias"), activation=activation)
         return y if residual is None else y + residual
+
+    def rows(self, ids: mx.array) -> mx.array:
+        """Rows of the matrix, decoded."""
+        packed, format = _packed(self)
+        return quantized_embedding(ids, *packed, **format)
 
 
 class Embedding(nn.Embedding):

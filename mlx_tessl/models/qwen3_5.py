@@ -21,7 +21,7 @@ import numpy as np
 from ..ops import attention, causal_conv1d, gated_delta, gated_rms_norm, qk_norm_rope, sigmoid_gate, swiglu
 from ..ops.rope import rope_inv_freq
 from ..reference.attention import Mask
-from .layers import Embedding, Joined, Linear, RMSNorm, add_linear, split_heads
+from .layers import Embedding, Joined, Linear, QuantizedLinear, RMSNorm, add_linear, split_heads
 
 Weights = dict[str, mx.array]
 
@@ -348,6 +348,14 @@ class TextModel(nn.Module):
         if self.args.tie_word_embeddings:
             return self.model.embed_tokens.as_linear(hidden)
         return self.lm_head(hidden)
+
+    def head_rows(self, ids: mx.array) -> mx.array:
+        """Rows of the head's matrix, decoded where they are packed."""
+        if self.args.tie_word_embeddings:
+            return self.model.embed_tokens(ids)
+        if isinstance(self.lm_head, Linear | QuantizedLinear):
+            return self.lm_head.rows(ids)
+        raise ValueError(f"[qwen3_5] the head is a {type(self.lm_head).__name__}, whose rows cannot be read one by one")
 
     @property
     def layers(self) -> list[DecoderLayer]:

@@ -4,7 +4,8 @@ from typing import Literal
 
 import mlx.core as mx
 
-from .. import reference
+from .. import _ext, reference
+from .._dispatch import takes_twin
 from ..reference.streams import Stream
 
 
@@ -40,6 +41,5 @@ def causal_conv1d(
     Raises:
         ValueError: Shapes that do not fit, ``C = 0``, an unknown activation, another dtype.
     """
-    return reference.causal_conv1d(
-        x, weight, state, activation=activation, starts=starts, lengths=lengths, stream=stream
-    )
+    op = reference.causal_conv1d if takes_twin(stream) else _ext.causal_conv1d
+    return op(x, weight, state, activation=activation, starts=starts, lengths=lengths, stream=stream)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from .. import reference
+from .. import _ext, reference
+from .._dispatch import takes_twin
 from ..reference.gated_delta import Gates
 from ..reference.streams import Stream
 
@@ -56,7 +57,8 @@ def gated_delta(
 
     Source: Yang, Kautz and Hatamizadeh, arXiv 2412.06464; the chunk form is that of Yang et al., arXiv 2406.06484.
     """
-    return reference.gated_delta(
+    op = reference.gated_delta if takes_twin(stream) else _ext.gated_delta
+    return op(
         q,
         k,
         v,

@@ -19,7 +19,9 @@ from .quantized_matmul import quantized_matmul
 from .reductions import l2_normalize, logsumexp, row_max, row_sum, softmax
 from .rope import qk_norm_rope, rope, rope_inv_freq
 from .sampling import argmax, sample
+from .score_rows import score_rows
 from .segment_mean import segment_mean
+from .sparse_max_pool import sparse_max_pool
 
 __all__ = [
     "activate",
@@ -44,8 +46,10 @@ __all__ = [
     "row_max",
     "row_sum",
     "sample",
+    "score_rows",
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
 ]

@@ -148,7 +148,7 @@ class TestGatedDelta:
         assert error(state, np.array(last)) <= 1e-5
         assert error(mx.concatenate(steps, axis=1), np.array(together.astype(mx.float32))) <= 8e-3
 
-    @pytest.mark.parametrize("T", [1, 4])
+    @pytest.mark.parametrize("T", [1, 4, 100])
     def test_ragged_rows_have_the_bits_of_rows_alone(self, T: int) -> None:
         inputs = arrays(problem(B=4, T=T))
         starts, lengths = [0, min(3, T), 0, T], [T, T, max(T - 9, 0), T + 5]

@@ -3,8 +3,7 @@
 Every C++ source is compiled for macOS and linked against the libmlx.dylib that Mac users install. The link is strict:
 * MLX symbols come from that library or not at all, so that a call to a function MLX hides fails by name;
 * libc++, libobjc and Accelerate offer exactly what the Apple-built binaries of MLX import from them, so that nothing of
-  another libc++ slips in; a libc++ name that MLX does without must be imported by a second, widely installed wheel for
-  the same macOS, and the report lists it;
+  another libc++ slips in;
 * no other library may be needed.
 Each run also plants the two mistakes and requires the link to refuse them. What it does not prove: that anything runs.
 """
@@ -34,9 +33,6 @@ from toolbox import ROOT, cache_directory, download, pinned, zig
 # the wheel for macOS 26.
 MACOS = "14.0"
 PLATFORM = "macosx_14_0_arm64"
-
-# Imports more of libc++ than MLX does and runs on every macOS from 14.0 on.
-WITNESS = "onnxruntime==1.32.0"
 
 # Apple's SDK headers that metal-cpp includes and zig does not ship, as far as metal-cpp needs them.
 SDK_STAND_INS = {
@@ -91,10 +87,6 @@ class Sdk:
     def core(self) -> Path:
         return next(self.root.glob("mlx/core.cpython-*.so"))
 
-    @property
-    def witness(self) -> Path:
-        return next(self.root.glob("onnxruntime/capi/libonnxruntime.*.dylib"))
-
 
 def fetch_sdk() -> Sdk:
     """Downloads the wheels once and keeps headers, libraries and the Python module of MLX."""
@@ -102,7 +94,7 @@ def fetch_sdk() -> Sdk:
     root = cache_directory() / f"mlx-{mlx}-{PLATFORM}"
     if not root.exists():
         partial = Path(tempfile.mkdtemp(dir=cache_directory()))
-        for requirement in (f"mlx-metal=={mlx}", f"mlx=={mlx}", WITNESS):
+        for requirement in (f"mlx-metal=={mlx}", f"mlx=={mlx}"):
             unpack(download(requirement, partial, PLATFORM), partial)
         for name, text in SDK_STAND_INS.items():
             (partial / "sdk" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -112,9 +104,7 @@ def fetch_sdk() -> Sdk:
 
 
 def unpack(wheel: Path, root: Path) -> None:
-    wanted = re.compile(
-        r"mlx/include/.*|mlx/lib/libmlx\.dylib|mlx/core\.cpython-.*\.so|onnxruntime/capi/libonnxruntime\..*\.dylib"
-    )
+    wanted = re.compile(r"mlx/include/.*|mlx/lib/libmlx\.dylib|mlx/core\.cpython-.*\.so")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(root, [name for name in archive.namelist() if wanted.fullmatch(name)])
     wheel.unlink()
@@ -151,17 +141,14 @@ def cpython_names() -> set[str]:
 
 
 def offered_names(sdk: Sdk) -> dict[str, set[str]]:
-    """What the stand-in of each system library exports."""
-    labels = ("libc++", "libobjc", "Accelerate")
-    offered = {label: mlx_names(sdk, label) for label in labels}
-    offered["libc++"] |= imports_by_library(sdk.witness)[ALLOWED_LIBRARIES["libc++"]]
+    """What the stand-in of each system library exports: what MLX's own binaries import from it."""
+    binaries = [imports_by_library(binary) for binary in (sdk.libmlx, sdk.core)]
+    offered = {
+        label: set().union(*(imports[ALLOWED_LIBRARIES[label]] for imports in binaries))
+        for label in ("libc++", "libobjc", "Accelerate")
+    }
     offered["CPython"] = cpython_names()
     return offered
-
-
-def mlx_names(sdk: Sdk, label: str) -> set[str]:
-    """What MLX's own binaries import from a system library."""
-    return set().union(*(imports_by_library(binary)[ALLOWED_LIBRARIES[label]] for binary in (sdk.libmlx, sdk.core)))
 
 
 class Builder:
@@ -302,8 +289,6 @@ def prove(sources: list[Path]) -> None:
         print(f"  compiled {len(sources)} sources for arm64 macOS {MACOS} ({time.monotonic() - started:.0f} s)")
         imports = check_imports(builder.link(objects))
         print("  linked: " + ", ".join(f"{len(names)} names from {label}" for label, names in imports.items()))
-        beyond = sorted(imports["libc++"] - mlx_names(sdk, "libc++"))
-        print(f"  {len(beyond)} libc++ names that MLX does without, vouched for by {WITNESS}: {' '.join(beyond)}")
         for code, name, what in (
             (HIDDEN_CALL, "is_nax_available", "a call to a function that MLX hides"),
             (NEWER_RUNTIME, "__hash_memory", "a function of a newer libc++"),

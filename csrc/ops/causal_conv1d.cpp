@@ -1,0 +1,248 @@
+#include "ops/causal_conv1d.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <mlx/ops.h>
+#include <mlx/transforms.h>
+
+#include "backends/cpu/causal_conv1d.h"
+#include "backends/cpu/elements.h"
+#include "launch/emulation.h"
+#include "ops/causal_conv1d_plan.h"
+#include "ops/checks.h"
+#include "ops/row_op.h"
+
+namespace tessl {
+namespace {
+
+constexpr std::string_view op_name = "mlx_tessl.causal_conv1d";
+
+// Which optional inputs there are, after x and weight, and the one parameter.
+struct Form {
+  bool has_state = false;
+  bool has_starts = false;
+  bool has_lengths = false;
+  bool with_silu = false;
+
+  bool operator==(const Form&) const = default;
+};
+
+struct Inputs {
+  mx::array x, weight;
+  std::optional<mx::array> state, starts, lengths;
+
+  static Inputs from(const Arrays& inputs, const Form& form) {
+    size_t next = 2;
+    auto take = [&](bool is_there) { return is_there ? std::optional(inputs[next++]) : std::nullopt; };
+    Inputs named{inputs[0], inputs[1], {}, {}, {}};
+    named.state = take(form.has_state);
+    named.starts = take(form.has_starts);
+    named.lengths = take(form.has_lengths);
+    return named;
+  }
+};
+
+// The twin of mlx_tessl/reference/causal_conv1d.py.
+Arrays in_stock_ops(const Arrays& arrays, const Form& form, mx::Stream s) {
+  const auto inputs = Inputs::from(arrays, form);
+  const auto dtype = inputs.x.dtype();
+  const int B = inputs.x.shape(0);
+  const int T = inputs.x.shape(1);
+  const int C = inputs.x.shape(2);
+  const int K = inputs.weight.shape(1);
+  const auto state = inputs.state.value_or(mx::zeros({K - 1, C}, dtype, s));
+  const auto rows = mx::concatenate({mx::broadcast_to(state, {B, K - 1, C}, s), inputs.x}, 1, s);
+
+  auto column = [&](const mx::array& x) { return mx::reshape(x, {B, 1}, s); };
+  const auto whole = mx::full({B, 1}, T, mx::int32, s);
+  const auto zero = mx::zeros({B, 1}, mx::int32, s);
+  const auto end = inputs.lengths ? mx::minimum(mx::maximum(column(*inputs.lengths), zero, s), whole, s) : whole;
+  const auto start = inputs.starts ? mx::minimum(mx::maximum(column(*inputs.starts), zero, s), end, s) : zero;
+
+  // Rows of tokens by number; before a row's first token stands its state.
+  auto taken = [&](const mx::array& t) {
+    const auto place = mx::add(t, mx::array(K - 1), s);
+    const auto before = mx::maximum(mx::subtract(place, start, s), mx::array(0), s);
+    const auto source = mx::where(mx::greater_equal(t, start, s), place, before, s);
+    return mx::take_along_axis(rows, mx::expand_dims(source, -1, s), 1, s);
+  };
+  const auto t = mx::reshape(mx::arange(T, s), {1, T}, s);
+  auto y = mx::zeros({B, T, C}, mx::float32, s);
+  for (int j = 0; j < K; ++j) {
+    const auto tap = inputs.starts ? taken(mx::broadcast_to(mx::subtract(t, mx::array(K - 1 - j), s), {B, T}, s))
+                                   : mx::slice(rows, {0, j, 0}, {B, j + T, C}, s);
+    const auto weight = mx::astype(mx::take(inputs.weight, j, 1, s), mx::float32, s);
+    y = mx::add(y, mx::multiply(weight, mx::astype(tap, mx::float32, s), s), s);
+  }
+  if (form.with_silu) {
+    y = mx::multiply(y, mx::sigmoid(y, s), s);
+  }
+  if (!inputs.starts && !inputs.lengths) {
+    return {mx::astype(y, dtype, s), mx::slice(rows, {0, T, 0}, {B, T + K - 1, C}, s)};
+  }
+  const auto inside = mx::logical_and(mx::greater_equal(t, start, s), mx::less(t, end, s), s);
+  y = mx::where(mx::expand_dims(inside, -1, s), y, mx::array(0.0f), s);
+  const auto last = mx::add(end, mx::reshape(mx::arange(1 - K, 0, s), {1, K - 1}, s), s);
+  return {mx::astype(y, dtype, s), taken(last)};
+}
+
+template <size_t N>
+std::array<int64_t, N> strides_of(const mx::array& x) {
+  std::array<int64_t, N> strides{};
+  std::copy(x.strides().begin(), x.strides().end(), strides.end() - static_cast<int64_t>(x.ndim()));
+  return strides;
+}
+
+Arrays build(const Arrays& inputs, const Form& form, mx::Stream s);
+
+class CausalConv1d : public RowOp {
+ public:
+  CausalConv1d(mx::Stream stream, const Form& form) : RowOp(stream), form_(form) {
+  }
+
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
+    const auto& x = inputs[0].shape();
+    return {x, {x[0], inputs[1].shape(1) - 1, x[2]}};
+  }
+
+  const char* name() const override {
+    return "mlx_tessl.causal_conv1d";
+  }
+
+ protected:
+  Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile&) const override {
+    const auto inputs = Inputs::from(arrays, form_);
+    auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
+    return plan_causal_conv1d({
+        .dtype = inputs.x.dtype(),
+        .x = Operand::of(inputs.x),
+        .weight = Operand::of(inputs.weight),
+        .state = operand(inputs.state),
+        .starts = operand(inputs.starts),
+        .lengths = operand(inputs.lengths),
+        .with_silu = form_.with_silu,
+    });
+  }
+
+  std::function<void()> compute(const Arrays& arrays, Arrays& outputs) const override {
+    const auto inputs = Inputs::from(arrays, form_);
+    cpu::CausalConv1d problem{
+        .element = cpu::element_of(inputs.x.dtype()),
+        .B = inputs.x.shape(0),
+        .T = inputs.x.shape(1),
+        .C = inputs.x.shape(2),
+        .K = inputs.weight.shape(1),
+        .x = inputs.x.data<char>(),
+        .x_strides = strides_of<3>(inputs.x),
+        .weight = inputs.weight.data<char>(),
+        .weight_strides = strides_of<2>(inputs.weight),
+        .state = nullptr,
+        .state_strides = {},
+        .range = {},
+        .with_silu = form_.with_silu,
+        .y = outputs[0].data<char>(),
+        .new_state = outputs[1].data<char>(),
+    };
+    if (inputs.state) {
+      problem.state = inputs.state->data<char>();
+      problem.state_strides = strides_of<3>(*inputs.state);
+      if (inputs.state->ndim() == 2 || inputs.state->shape(0) == 1) {
+        problem.state_strides[0] = 0; // one state for all rows
+      }
+    }
+    if (inputs.starts) {
+      problem.range.starts = inputs.starts->data<int32_t>();
+      problem.range.starts_stride = inputs.starts->strides(0);
+    }
+    if (inputs.lengths) {
+      problem.range.lengths = inputs.lengths->data<int32_t>();
+      problem.range.lengths_stride = inputs.lengths->strides(0);
+    }
+    return [problem] { cpu::causal_conv1d(problem); };
+  }
+
+  bool same_parameters(const Op& other) const override {
+    return form_ == static_cast<const CausalConv1d&>(other).form_;
+  }
+
+  Meaning meaning() override {
+    return [form = form_, s = stream()](const Arrays& inputs) { return in_stock_ops(inputs, form, s); };
+  }
+
+  size_t row_inputs() const override {
+    return 0;
+  }
+
+  Arrays apply(const Arrays& inputs) override {
+    return build(inputs, form_, stream());
+  }
+
+ private:
+  Form form_;
+};
+
+Arrays build(const Arrays& inputs, const Form& form, mx::Stream s) {
+  const bool runs_shaders = s.device == mx::Device::gpu || current_emulation();
+  if (runs_shaders && (inputs[0].shape(1) == 0 || inputs[1].shape(1) == 1)) {
+    return in_stock_ops(inputs, form, s); // nothing to compute, or no state to keep
+  }
+  return make_outputs(std::make_shared<CausalConv1d>(s, form), inputs[0].dtype(), inputs);
+}
+
+void check_shapes(const mx::array& x, const mx::array& weight, const std::optional<mx::array>& state) {
+  if (x.ndim() != 3 || x.shape(2) == 0) {
+    refuse(op_name, "x has shape ", x.shape(), "; it must be [B, T, C] with channels");
+  }
+  if (weight.ndim() != 2 || weight.shape(0) != x.shape(2) || weight.shape(1) == 0) {
+    refuse(op_name, "weight has shape ", weight.shape(), "; it must be (", x.shape(2), ",K) with K > 0");
+  }
+  if (!state) {
+    return;
+  }
+  const mx::Shape shape{x.shape(0), weight.shape(1) - 1, x.shape(2)};
+  const auto ndim = state->ndim();
+  const bool fits = (ndim == 2 || ndim == 3) && std::equal(shape.end() - 2, shape.end(), state->shape().end() - 2) &&
+                    (ndim == 2 || state->shape(0) == shape[0] || state->shape(0) == 1);
+  if (!fits) {
+    refuse(op_name, "state has shape ", state->shape(), "; it must be ", shape, ", or without B, or with B = 1");
+  }
+}
+
+} // namespace
+
+std::pair<mx::array, mx::array> causal_conv1d(
+    const mx::array& x,
+    const mx::array& weight,
+    const std::optional<mx::array>& state,
+    const std::optional<std::string>& activation,
+    const std::optional<mx::array>& starts,
+    const std::optional<mx::array>& lengths,
+    mx::StreamOrDevice stream
+) {
+  check_shapes(x, weight, state);
+  if (activation && *activation != "silu") {
+    refuse(op_name, "activation is '", *activation, "'; it must be 'silu' or None");
+  }
+  Arrays typed{x, weight};
+  if (state) {
+    typed.push_back(*state);
+  }
+  const auto dtype = check_dtypes(op_name, typed);
+  const auto s = mx::to_stream(stream);
+  auto inputs = promote(typed, dtype, s);
+  for (const auto& [name, range] : {std::pair("starts", &starts), {"lengths", &lengths}}) {
+    if (*range) {
+      if ((*range)->shape() != mx::Shape{x.shape(0)}) {
+        refuse(op_name, name, " has shape ", (*range)->shape(), "; it must be (", x.shape(0), ",)");
+      }
+      check_integers(op_name, name, **range);
+      inputs.push_back(mx::astype(**range, mx::int32, s));
+    }
+  }
+  const Form form{state.has_value(), starts.has_value(), lengths.has_value(), activation.has_value()};
+  const auto outputs = build(inputs, form, s);
+  return {outputs[0], outputs[1]};
+}
+
+} // namespace tessl

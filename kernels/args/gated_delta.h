@@ -1,0 +1,37 @@
+#pragma once
+
+// Strides are in elements, of batch, token, head and column; 0 where an operand is broadcast.
+struct GatedDeltaArgs {
+  int32_t T;
+  int32_t Hk;
+  int32_t Hv;
+  int32_t Dk;
+  int32_t Dv;
+  int32_t padding;
+  int64_t q_strides[4];
+  int64_t k_strides[4];
+  int64_t v_strides[4];
+  int64_t g_strides[4]; // of g or a
+  int64_t beta_strides[4];
+  int64_t state_strides[4]; // of batch, head, row and column
+  int64_t A_log_stride;
+  int64_t dt_bias_stride;
+  int64_t starts_stride;
+  int64_t lengths_stride;
+};
+
+static_assert(sizeof(GatedDeltaArgs) == 248, "host and shader must agree on GatedDeltaArgs");
+
+struct CausalConv1dArgs {
+  int32_t T;
+  int32_t C;
+  int32_t K;
+  int32_t padding;
+  int64_t x_strides[3]; // of batch, token and channel
+  int64_t weight_strides[2];
+  int64_t state_strides[3];
+  int64_t starts_stride;
+  int64_t lengths_stride;
+};
+
+static_assert(sizeof(CausalConv1dArgs) == 96, "host and shader must agree on CausalConv1dArgs");
