@@ -61,34 +61,6 @@ template <typename T>
   }
 }
 
-// What the forward pass saved of the queries of one head.
-struct SavedRows {
-  device const float* lse;
-  device const float* delta;
-  int64_t stride; // of lse
-  int queries;
-
-  AttentionSavedRow at(int query) const thread {
-    AttentionSavedRow row{0.0f, 0.0f};
-    if (query < queries) {
-      row.lse = lse[query * stride];
-      row.delta = delta[query];
-    }
-    return row;
-  }
-};
-
-inline SavedRows saved_rows(
-    device const float* lse, device const float* delta, constant AttentionGradArgs& args, uint row, uint head
-) {
-  SavedRows rows;
-  rows.lse = lse + (row * args.lse.batch + head * args.lse.head);
-  rows.delta = delta + (int64_t(row) * args.forward.heads + head) * args.forward.Tq;
-  rows.stride = args.lse.row;
-  rows.queries = args.forward.Tq;
-  return rows;
-}
-
 // Products of a tile of queries and a block of keys, and what becomes of each pair of a lane.
 template <typename Tile>
 inline void query_pairs(

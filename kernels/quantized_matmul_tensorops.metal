@@ -39,6 +39,7 @@
 // clang-format on
 
 #include "kernels/common/cooperative.h"
+#include "kernels/common/cooperative_slots.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
 #include "kernels/common/quantized_operands.h"
@@ -47,31 +48,6 @@ using namespace metal;
 
 using mpp::tensor_ops::matmul2d;
 using mpp::tensor_ops::matmul2d_descriptor;
-
-// Fills a cooperative tensor from a matrix whose rows run along dimension 0, first element (row, column): load_four
-// gives four neighbours of a row, zeros past its end, load_one a single element.
-template <typename T, typename Tensor, typename Matrix>
-inline void fill_cooperative(thread Tensor& tensor, thread const Matrix& matrix, int row, int column) {
-#pragma clang loop unroll(full)
-  for (ushort i = 0; i < tensor.get_capacity(); i += 4) {
-    if (is_run_of_four(tensor, i)) {
-      const auto at = tensor.get_multidimensional_index(i);
-      const float4 values = matrix.load_four(row + at[1], column + at[0]);
-#pragma clang loop unroll(full)
-      for (ushort j = 0; j < 4; ++j) {
-        tensor[i + j] = T(values[j]);
-      }
-      continue;
-    }
-#pragma clang loop unroll(full)
-    for (ushort j = i; j < i + 4; ++j) {
-      if (j < tensor.get_capacity() && tensor.is_valid_element(j)) {
-        const auto at = tensor.get_multidimensional_index(j);
-        tensor[j] = T(matrix.load_one(row + at[1], column + at[0]));
-      }
-    }
-  }
-}
 
 // x as fill_cooperative reads it.
 template <typename T>
@@ -108,19 +84,6 @@ struct PackedRows {
   }
 };
 
-// Of a 16 x 32 destination on one simdgroup a thread has 16 slots, as MLX's kernels rely on.
-constant constexpr ushort direct_slots = 16;
-
-// Sums of several products live in plain registers, and pass through one cooperative tensor: the compiler folds the
-// copies, and nothing is asked of a cooperative tensor but what its getter gives.
-template <typename Tensor>
-inline void set_slots(thread Tensor& tensor, thread const float (&values)[direct_slots]) {
-#pragma clang loop unroll(full)
-  for (ushort j = 0; j < direct_slots; ++j) {
-    tensor[j] = values[j];
-  }
-}
-
 template <typename T, bool TRANSPOSED, int ROWS>
 [[kernel, max_total_threads_per_threadgroup(128)]] void quantized_direct(
     device const T* x [[buffer(0), function_constant(matmul_has_k)]],
@@ -153,11 +116,11 @@ template <typename T, bool TRANSPOSED, int ROWS>
   if (!tile.inside || n0 >= product.N) {
     return;
   }
-  float sums[ROWS][direct_slots];
+  float sums[ROWS][cooperative_slots];
 #pragma clang loop unroll(full)
   for (int i = 0; i < ROWS; ++i) {
 #pragma clang loop unroll(full)
-    for (ushort j = 0; j < direct_slots; ++j) {
+    for (ushort j = 0; j < cooperative_slots; ++j) {
       sums[i][j] = 0.0f;
     }
   }
@@ -181,7 +144,7 @@ template <typename T, bool TRANSPOSED, int ROWS>
         set_slots(acc, sums[i]);
         op.run(left, right, acc);
 #pragma clang loop unroll(full)
-        for (ushort j = 0; j < direct_slots; ++j) {
+        for (ushort j = 0; j < cooperative_slots; ++j) {
           sums[i][j] = acc[j];
         }
       }

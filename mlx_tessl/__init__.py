@@ -34,6 +34,7 @@ from .ops import (
     segment_mean,
     sigmoid_gate,
     softmax,
+    sparse_max_pool,
     swiglu,
 )
 
@@ -71,6 +72,7 @@ __all__ = [
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
     "trace",
     "use_reference",

@@ -22,6 +22,7 @@ void bind_row_plans(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_segment_mean(nanobind::module_& m);
 void bind_shaders(nanobind::module_& m);
+void bind_sparse_max_pool(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 
 } // namespace tessl

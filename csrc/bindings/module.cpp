@@ -38,5 +38,6 @@ NB_MODULE(_ext, m) {
   tessl::bind_sampling(m);
   tessl::bind_segment_mean(m);
   tessl::bind_shaders(m);
+  tessl::bind_sparse_max_pool(m);
   tessl::bind_trace(m);
 }

@@ -19,6 +19,9 @@ using Problem = AttentionProblem;
 // the columns of the output are divided among threadgroups.
 constexpr std::array<int32_t, 8> heads_of_tiles{64, 72, 80, 96, 128, 192, 256, 512};
 
+// The matrix units take columns 32 at a time, and kernels skip products past the last: these widths bound registers.
+constexpr std::array<int32_t, 4> heads_of_tensorops{64, 128, 256, 512};
+
 template <size_t Count>
 size_t fitting(const std::array<int32_t, Count>& heads, int32_t columns) {
   const auto fit = std::lower_bound(heads.begin(), heads.end(), columns);
@@ -157,21 +160,54 @@ struct KernelRule {
   AttentionKernelChoice choice;
 };
 
+// Cooperative tensors as inputs were announced with macOS 26.3; MLX uses them from 26.2 on.
+constexpr MacosVersion cooperative_inputs_macos{26, 3};
+
+bool runs_on_matrix_units(const Problem& problem, const DeviceProfile& device) {
+  const bool truncates = problem.dtype != mlx::core::float32 || problem.relaxed;
+  return device.has(Capability::tensorops) && device.macos >= cooperative_inputs_macos && truncates;
+}
+
+// The first that applies.
 constexpr std::array kernel_rules{
+    KernelRule{
+        [](const Problem& problem, const DeviceProfile& device) { return runs_on_matrix_units(problem, device); },
+        {AttentionKernelKind::tensorops, "tiles of queries on the matrix units: 16 bits, or float32 cut to tf32"}
+    },
     KernelRule{
         [](const Problem&, const DeviceProfile&) { return true; },
         {AttentionKernelKind::portable, "tiles of queries on simdgroup_matrix"}
     },
 };
 
-void add_tiles(Plan& plan, const Problem& problem) {
-  constexpr int32_t rows = 32;
+// How a kernel cuts its work: rows of a tile, threads of a threadgroup, columns of the output.
+struct TileShape {
+  const Kernel* kernel;
+  int32_t rows;
+  int32_t columns;
+  uint32_t threads;
+};
+
+// attention.metal: four simdgroups of 8 rows, twice as many where their sums would not fit into registers.
+TileShape portable_tile(const Problem& problem) {
   static const KernelTable kernels("tiles", "attention", Capability::portable, heads_of_tiles);
   const size_t head = fitting(heads_of_tiles, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tiles[head];
+  return {kernels(problem.dtype, head), 32, columns, columns > 256 ? 256u : 128u};
+}
 
+// attention_tensorops.metal: a simdgroup has 16 rows and 128 columns of the sums at most.
+TileShape tensorops_tile(const Problem& problem) {
+  static const KernelTable kernels("tensorops", "attention_tensorops", Capability::tensorops, heads_of_tensorops);
+  const size_t head = fitting(heads_of_tensorops, problem.Dv);
+  const int32_t columns = heads_of_tensorops[head];
+  return {kernels(problem.dtype, head), columns > 256 ? 32 : 64, columns, columns > 128 ? 256u : 128u};
+}
+
+void add_tiles(Plan& plan, const Problem& problem, const TileShape& tile) {
   plan.launches.push_back({});
   Launch& launch = plan.launches.back();
-  launch.kernel = kernels(problem.dtype, head);
+  launch.kernel = tile.kernel;
   add_constants(launch, problem, all_in_runs_of_four(problem));
   launch.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
   launch.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
@@ -180,26 +216,45 @@ void add_tiles(Plan& plan, const Problem& problem) {
   launch.arguments.push_back(Argument::output(0));
   launch.arguments.push_back(problem.saves_lse ? Argument::output(1) : Argument::unused());
   AttentionArgs args = args_of(problem);
-  args.column_parts = ceil_div(problem.Dv, heads_of_tiles[head]);
+  args.column_parts = ceil_div(problem.Dv, tile.columns);
   launch.push_bytes(args);
-  const int64_t tiles = int64_t{ceil_div(problem.Tq, rows)} * args.column_parts;
+  const int64_t tiles = int64_t{ceil_div(problem.Tq, tile.rows)} * args.column_parts;
   launch.grid = {unsigned_of(tiles), unsigned_of(problem.heads), unsigned_of(problem.B)};
-  launch.group = {heads_of_tiles[head] > 256 ? 256u : 128u, 1, 1};
+  launch.group = {tile.threads, 1, 1};
 }
 
-// How the tiles of the gradients' kernels are cut: kernels/attention_grad.metal.
-struct GradTile {
-  int32_t rows;
-  uint32_t threads;
+// The gradients by queries, and by keys: kernels/attention_grad.metal and attention_grad_tensorops.metal. dk and dv are
+// twice the sums, so that their columns are divided among more simdgroups.
+struct GradTiles {
+  TileShape queries;
+  TileShape keys;
 };
 
-GradTile tile_of_queries(int32_t head) {
-  return {32, head > 256 ? 256u : 128u};
+constexpr const char* grad_family = "attention_grad";
+
+GradTiles portable_grad_tiles(const Problem& problem) {
+  constexpr auto portable = Capability::portable;
+  static const KernelTable of_queries("grad_queries", grad_family, portable, heads_of_tiles);
+  static const KernelTable of_keys("grad_keys", grad_family, portable, heads_of_tiles);
+  const size_t head = fitting(heads_of_tiles, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tiles[head];
+  return {
+      {of_queries(problem.dtype, head), 32, columns, columns > 256 ? 256u : 128u},
+      {of_keys(problem.dtype, head), columns > 256 ? 16 : 32, columns, columns > 128 ? 256u : 128u}
+  };
 }
 
-// dk and dv are twice the sums: their columns are divided among more simdgroups.
-GradTile tile_of_keys(int32_t head) {
-  return head > 256 ? GradTile{16, 256} : GradTile{32, head > 128 ? 256u : 128u};
+GradTiles tensorops_grad_tiles(const Problem& problem) {
+  constexpr auto tensorops = Capability::tensorops;
+  constexpr const char* family = "attention_grad_tensorops";
+  static const KernelTable of_queries("grad_tensorops_queries", family, tensorops, heads_of_tensorops);
+  static const KernelTable of_keys("grad_tensorops_keys", family, tensorops, heads_of_tensorops);
+  const size_t head = fitting(heads_of_tensorops, std::max(problem.D, problem.Dv));
+  const int32_t columns = heads_of_tensorops[head];
+  return {
+      {of_queries(problem.dtype, head), columns > 256 ? 32 : 64, columns, columns > 128 ? 256u : 128u},
+      {of_keys(problem.dtype, head), std::min(64, 8192 / columns), columns, columns > 64 ? 256u : 128u}
+  };
 }
 
 // Builds the launches of one plan.
@@ -214,9 +269,9 @@ class GradPlanner {
     args_.lse = strides_of(problem.lse);
     args_.dout = strides_of(problem.dout);
     std::copy(problem.mask_shape.begin(), problem.mask_shape.end(), args_.mask_shape);
+    tiles_ = runs_on_matrix_units(forward_, device) ? tensorops_grad_tiles(forward_) : portable_grad_tiles(forward_);
     const int32_t columns = std::max(forward_.D, forward_.Dv);
-    head_ = fitting(heads_of_tiles, columns);
-    args_.forward.column_parts = std::max(1, ceil_div(columns, heads_of_tiles[head_]));
+    args_.forward.column_parts = std::max(1, ceil_div(columns, tiles_.queries.columns));
   }
 
   Plan plan() {
@@ -274,7 +329,7 @@ class GradPlanner {
   }
 
   void add_delta() {
-    static const TypedKernels kernels("attention_delta", family);
+    static const TypedKernels kernels("attention_delta", grad_family);
     const int64_t queries = int64_t{forward_.B} * forward_.heads * forward_.Tq;
     delta_ = plan_.add_scratch(static_cast<size_t>(queries) * sizeof(float));
     const Size3 grid{unsigned_of(ceil_div(forward_.Tq, 8)), unsigned_of(forward_.heads), unsigned_of(forward_.B)};
@@ -285,27 +340,25 @@ class GradPlanner {
     launch.push_bytes(args_);
   }
 
-  Size3 grid_of_tiles(int32_t rows, const GradTile& tile, int32_t heads, int32_t batch) const {
+  Size3 grid_of_tiles(int32_t rows, const TileShape& tile, int32_t heads, int32_t batch) const {
     const int64_t tiles = int64_t{ceil_div(rows, tile.rows)} * args_.forward.column_parts;
     return {unsigned_of(tiles), unsigned_of(heads), unsigned_of(batch)};
   }
 
   void add_queries() {
-    static const KernelTable kernels("grad_queries", family, Capability::portable, heads_of_tiles);
-    const GradTile tile = tile_of_queries(heads_of_tiles[head_]);
-    const Size3 grid = grid_of_tiles(forward_.Tq, tile, forward_.heads, forward_.B);
-    Launch& launch = add_launch(kernels(forward_.dtype, head_), grid, tile.threads);
+    const TileShape& tile = tiles_.queries;
+    Launch& launch =
+        add_launch(tile.kernel, grid_of_tiles(forward_.Tq, tile, forward_.heads, forward_.B), tile.threads);
     add_scores(launch);
     launch.arguments.push_back(Argument::output(*problem_.dq));
     launch.push_bytes(args_);
   }
 
   void add_keys(uint8_t dk, uint8_t dv, bool of_prefix) {
-    static const KernelTable kernels("grad_keys", family, Capability::portable, heads_of_tiles);
-    const GradTile tile = tile_of_keys(heads_of_tiles[head_]);
+    const TileShape& tile = tiles_.keys;
     const Size3 grid = of_prefix ? grid_of_tiles(forward_.P, tile, forward_.kv_heads, 1)
                                  : grid_of_tiles(forward_.Tk, tile, forward_.kv_heads, forward_.B);
-    Launch& launch = add_launch(kernels(forward_.dtype, head_), grid, tile.threads);
+    Launch& launch = add_launch(tile.kernel, grid, tile.threads);
     add_scores(launch);
     launch.constants.push_back(FunctionConstant::boolean(9, of_prefix));
     launch.constants.push_back(FunctionConstant::boolean(10, forward_.D > 0));
@@ -316,7 +369,7 @@ class GradPlanner {
   }
 
   void add_mask() {
-    static const TypedKernels kernels("attention_grad_mask", family);
+    static const TypedKernels kernels("attention_grad_mask", grad_family);
     constexpr int32_t tile = 32; // queries, and keys
     const auto& shape = problem_.mask_shape;
     const Size3 grid{
@@ -331,7 +384,7 @@ class GradPlanner {
   }
 
   void add_sinks() {
-    static const Kernel* kernel = intern_kernel("attention_grad_sinks", family, Capability::portable);
+    static const Kernel* kernel = intern_kernel("attention_grad_sinks", grad_family, Capability::portable);
     Launch& launch = add_launch(kernel, {unsigned_of(forward_.heads), 1, 1}, 256);
     launch.constants.push_back(FunctionConstant::boolean(0, pairs_));
     launch.arguments.push_back(bound(forward_.sinks));
@@ -341,13 +394,11 @@ class GradPlanner {
     launch.push_bytes(args_);
   }
 
-  static constexpr const char* family = "attention_grad";
-
   const AttentionGradProblem& problem_;
   const AttentionProblem& forward_;
   bool pairs_;
   bool vector_ = false;
-  size_t head_ = 0;
+  GradTiles tiles_;
   AttentionGradArgs args_{};
   Argument delta_;
   Plan plan_;
@@ -366,7 +417,8 @@ Plan plan_attention(const Problem& problem, const DeviceProfile& device) {
   if (problem.B == 0 || problem.heads == 0 || problem.Tq == 0 || problem.Dv == 0) {
     return plan;
   }
-  add_tiles(plan, problem);
+  const bool tensorops = choose_attention_kernel(problem, device).kind == AttentionKernelKind::tensorops;
+  add_tiles(plan, problem, tensorops ? tensorops_tile(problem) : portable_tile(problem));
   return plan;
 }
 

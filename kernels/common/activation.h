@@ -8,6 +8,12 @@ inline float relu(float x) {
   return x < 0.0f ? 0.0f : x;
 }
 
+// log(1 + x) for x >= 0: log(u) x / (u - 1), u the rounded 1 + x, in which the errors of both factors cancel (Kahan).
+inline float log_one_plus(float x) {
+  const float u = 1.0f + x;
+  return u == 1.0f || metal::isinf(u) ? x : metal::precise::log(u) * (x / (u - 1.0f));
+}
+
 // 1 / (1 + exp(-x)), by exp of a negative number: it cannot overflow.
 inline float sigmoid(float x) {
   const float e = metal::precise::exp(-metal::fabs(x));

@@ -34,6 +34,11 @@ struct AttentionRows {
     return attention_vector && count >= 4 ? load4(p + column) : load4(p + column * stride, stride, count);
   }
 
+  // As fill_cooperative reads a matrix.
+  float4 load_four(int row, int column) const thread {
+    return to_float4<T>(load(row, column));
+  }
+
   T load_one(int row, int column) const thread {
     const bool in_prefix = attention_has_prefix && row < prefix_rows;
     if ((!in_prefix && (row < first || row >= end)) || column >= columns) {

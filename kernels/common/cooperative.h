@@ -6,6 +6,7 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
+#include "kernels/common/cooperative_slots.h"
 #include "kernels/common/matmul_epilogue.h"
 
 // What products by matmul2d share: views of matrices, and the way of a cooperative tensor to device memory.
@@ -17,21 +18,6 @@ using MatmulView = metal::tensor<device T, metal::dextents<int, 2>, metal::tenso
 template <typename T>
 inline MatmulView<T> matmul_view(device T* origin, int rows, int columns, int64_t stride) {
   return MatmulView<T>(origin, metal::dextents<int, 2>(columns, rows), metal::array<int, 2>{1, int(stride)});
-}
-
-// Whether slots i to i + 3 are four neighbours in a row that start at a multiple of four.
-template <typename Tensor>
-inline bool is_run_of_four(thread Tensor& acc, ushort i) {
-  const auto first = acc.get_multidimensional_index(i);
-  bool run = i + 4 <= int(acc.get_capacity()) && first[0] % 4 == 0 && acc.is_valid_element(i);
-#pragma clang loop unroll(full)
-  for (int j = 1; j < 4; ++j) {
-    if (run) {
-      const auto next = acc.get_multidimensional_index(i + j);
-      run = acc.is_valid_element(i + j) && next[0] == first[0] + j && next[1] == first[1];
-    }
-  }
-  return run;
 }
 
 // Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.

@@ -103,6 +103,8 @@ def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence
     Whether a product of [16, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not.
     """
 
+def sparse_max_pool(hidden: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, activation: str = 'log1p_relu', pooling: str = 'max', precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
 class LaunchRecord:
     """One dispatch of a traced op."""
 

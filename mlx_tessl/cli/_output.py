@@ -1,38 +1,13 @@
-"""Result files, written whole or not at all."""
+"""Where a command writes its results."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that becomes ``path`` when the block ends well, and of which nothing is left when it does not."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+from ..encoders.files import atomic_write
 
 
 def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
@@ -56,8 +31,3 @@ def write_output(path: Path, write: Callable[[IO[bytes]], None], what: str) -> N
     with atomic_write(path) as file:
         write(file)
     print(f"wrote {what} to {path}", file=sys.stderr)
-
-
-def json_lines(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """One JSON object a line, floats in their shortest exact form."""
-    return (json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import IO
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +18,19 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
-    """The texts, in order. Empty lines are left out; an empty TEXT argument is not.
+    """The texts of :func:`iterate_texts`.
+
+    Raises:
+        ValueError: Also when there are none.
+    """
+    texts = list(iterate_texts(args))
+    if not texts:
+        raise ValueError(f"{args.file or 'standard input'} has no text in it")
+    return texts
+
+
+def iterate_texts(args: argparse.Namespace) -> Iterator[str]:
+    """The texts, in order, lines as they are read. Empty lines are left out; an empty TEXT argument is not.
 
     Raises:
         ValueError: There are both arguments and a file, or none at all, or the file is not UTF-8 text.
@@ -23,17 +38,19 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     if args.texts and args.file:
         raise ValueError("give texts as arguments or with --file, not both")
     if args.texts:
-        return list(args.texts)
+        yield from args.texts
+        return
     if args.file is None and sys.stdin.isatty():
         raise ValueError("no texts: give them as arguments, with --file, or on standard input")
     try:
-        if args.file is None or str(args.file) == "-":
-            content = sys.stdin.buffer.read().decode("utf-8")
-        else:
-            content = args.file.read_text(encoding="utf-8")
+        with _opened(args.file) as file:
+            for line in file:
+                yield from (text for text in line.decode("utf-8").splitlines() if text.strip())
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.file or 'standard input'} is not UTF-8 text: {error}") from error
-    texts = [line for line in content.splitlines() if line.strip()]
-    if not texts:
-        raise ValueError(f"{args.file or 'standard input'} has no text in it")
-    return texts
+
+
+def _opened(file: Path | None) -> AbstractContextManager[IO[bytes]]:
+    if file is None or str(file) == "-":
+        return nullcontext(sys.stdin.buffer)
+    return file.open("rb")

@@ -1,61 +1,64 @@
-"""Embed texts with a BERT sentence encoder.
+"""Embed texts with a sentence encoder: BERT, DistilBERT, EmbeddingGemma.
 
 Texts are arguments, lines of --file, or lines of standard input.
   mlx-tessl embed MODEL "What causes the northern lights?" "A recipe for bread"
   mlx-tessl embed MODEL --file passages.txt --output passages.npy
+  mlx-tessl embed MODEL --file millions.txt --output-dir shards
+A folder of shards survives an interruption: the same command goes on where it was. Several processes share the work:
+  mlx.launch -n 4 mlx-tessl embed MODEL --file millions.txt --output-dir shards
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from ..encoders import SentenceEncoder
-from ..encoders.sentence import FloatArray
-from ._encoding import add_encoding_arguments, encode, encoder_options, print_json, write_json
+from ..encoders.files import EMBEDDING_FORMATS, embedding_records, json_lines, write_embeddings
+from ..encoders.similarity import FloatArray
+from ._encoding import (
+    add_encoding_arguments,
+    encode,
+    encode_in_parts,
+    encode_shards,
+    encoder_options,
+    refuse_several_processes,
+)
 from ._output import check_output, write_output
 from ._style import clip, dim
 from ._texts import read_texts
 
-_SUFFIXES = (".npy", ".npz", ".jsonl")
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_encoding_arguments(parser, ", ".join(_SUFFIXES))
+    add_encoding_arguments(parser, EMBEDDING_FORMATS, "npy")
     parser.add_argument("--truncate-dim", type=int, help="keep this many first components")
     parser.add_argument("--no-normalize", action="store_true", help="do not scale embeddings to unit length")
 
 
 def run(args: argparse.Namespace) -> int:
-    check_output(args.output, _SUFFIXES)
+    check_output(args.output, [f".{name}" for name in EMBEDDING_FORMATS])
+    refuse_several_processes(args)
+    if args.json:
+        encoder = _encoder(args)
+        for part, found in encode_in_parts(encoder, args, normalize_embeddings=not args.no_normalize):
+            print(*json_lines(embedding_records(part, found)), sep="", end="")
+        return 0
+    if args.output_dir:
+        encode_shards(_encoder(args), args, "embeddings", normalize_embeddings=not args.no_normalize)
+        return 0
     texts = read_texts(args)
-    encoder = SentenceEncoder(args.model, truncate_dim=args.truncate_dim, **encoder_options(args))
-    embeddings: FloatArray = encode(encoder, texts, args, normalize_embeddings=not args.no_normalize)
+    embeddings: FloatArray = encode(_encoder(args), texts, args, normalize_embeddings=not args.no_normalize)
     if args.output:
-        _write(args, texts, embeddings)
-    elif args.json:
-        print_json(_records(texts, embeddings))
+        format = args.output.suffix[1:]
+        rows, dimension = embeddings.shape
+        what = f"{rows} embeddings of {dimension} components"
+        write_output(args.output, lambda file: write_embeddings(file, format, texts, embeddings), what)
     else:
         _print(texts, embeddings)
     return 0
 
 
-def _records(texts: list[str], embeddings: FloatArray) -> Iterator[dict[str, Any]]:
-    for text, embedding in zip(texts, embeddings, strict=True):
-        yield {"text": text, "embedding": [float(str(x)) for x in embedding]}
-
-
-def _write(args: argparse.Namespace, texts: list[str], embeddings: FloatArray) -> None:
-    writers = {
-        ".npy": lambda file: np.save(file, embeddings),
-        ".npz": lambda file: np.savez(file, embeddings=embeddings, texts=np.array(texts)),
-        ".jsonl": lambda file: write_json(file, _records(texts, embeddings)),
-    }
-    rows, dimension = embeddings.shape
-    write_output(args.output, writers[args.output.suffix], f"{rows} embeddings of {dimension} components")
+def _encoder(args: argparse.Namespace) -> SentenceEncoder:
+    return SentenceEncoder(args.model, truncate_dim=args.truncate_dim, **encoder_options(args))
 
 
 def _print(texts: list[str], embeddings: FloatArray) -> None:

@@ -1,11 +1,12 @@
-"""What dense and sparse encoders share: texts and ids in, batches through the model, rows out in order."""
+"""What dense and sparse encoders share: texts or ids in, batches through the model, results out in order."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import nullcontext
 from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
 
@@ -24,11 +25,16 @@ logger = logging.getLogger("mlx_tessl")
 # Padded tokens of a batch at most. On a CPU a layer's activations then stay in its last cache; a GPU wants more work.
 _MAX_TOKENS = {mx.DeviceType.cpu: 1024, mx.DeviceType.gpu: 16384}
 
+# What is tokenized and sorted by length at once: texts, and characters or ids.
+_CHUNK_ROWS = 8192
+_CHUNK_SIZE = 1 << 22
+
 # Names of the prompts that encode_query and encode_document take when there are such, the first that is there.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
-Row = TypeVar("Row")
+Results = TypeVar("Results")
+Item = TypeVar("Item", bound=Sized)
 
 
 _second_cpu_stream = mx.new_thread_local_stream(mx.DeviceType.cpu)
@@ -40,10 +46,11 @@ def _streams() -> list[mx.Stream | mx.ThreadLocalStream]:
     return [stream, _second_cpu_stream] if stream.device.type == mx.DeviceType.cpu else [stream]
 
 
-class Encoder(Generic[Row]):
+class Encoder(Generic[Results]):
     """A checkpoint folder ready to encode; see :class:`SentenceEncoder` and :class:`SparseEncoder`."""
 
     _head: Literal["masked_lm"] | None = None
+    _task = "feature-extraction"  # of the Transformer module, as sentence-transformers names it
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class Encoder(Generic[Row]):
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         too_long: TooLong = "error",
+        dtype: mx.Dtype | None = None,
         revision: str | None = None,
     ):
         if too_long not in ("error", "truncate"):
@@ -61,7 +69,10 @@ class Encoder(Generic[Row]):
         self._modules = read_modules(self.folder)
         transformer = self._modules[0].folder if self._modules else self.folder
         self._settings: Settings = read_settings(self.folder, transformer)
-        self.model: nn.Module = load_model(transformer, head=self._head)
+        if self._settings.task not in (None, self._task):
+            task = self._settings.task
+            raise ValueError(f"[{self._name}] transformer_task of {transformer} is {task!r}; it must be {self._task!r}")
+        self.model: nn.Module = load_model(transformer, head=self._head, dtype=dtype)
         self.tokenizer = TextTokenizer.from_folder(transformer, self._settings.lowercase)
         self.prompts = self._settings.prompts if prompts is None else dict(prompts)
         self.default_prompt_name = default_prompt_name or self._settings.default_prompt_name
@@ -115,76 +126,106 @@ class Encoder(Generic[Row]):
             return prompt_name
         return next((name for name in names if name in self.prompts), None)
 
-    def _tokenize(self, texts: str | Sequence[str], prompt: str) -> list[list[int]]:
-        if isinstance(texts, str):
-            texts = [texts]
-        elif not isinstance(texts, Iterable):
-            raise ValueError(f"[{self._name}] texts is a {type(texts).__name__}; it must be a str or several")
-        texts = list(texts)
-        for position, text in enumerate(texts):
+    def _tokenize(self, texts: Sequence[str], first: int, prompt: str) -> list[list[int]]:
+        """The ids of each text; ``first`` is the number of texts before these."""
+        for position, text in enumerate(texts, first):
             if not isinstance(text, str):
                 raise ValueError(f"[{self._name}] text {position} is a {type(text).__name__}; it must be a str")
         if self.tokenizer is None:
             raise ValueError(
                 f"[{self._name}] {self.folder} has no tokenizer.json and no vocab.txt: use encode_ids with token ids"
             )
-        tokens = self.tokenizer.encode([prompt + text for text in texts], self.max_seq_length, self.too_long)
-        self._report_truncated(tokens.truncated, len(texts))
+        if prompt:
+            texts = [prompt + text for text in texts]
+        tokens = self.tokenizer.encode(texts, self.max_seq_length, self.too_long, first)
+        self.truncated += tokens.truncated
         return tokens.ids
 
-    def _report_truncated(self, count: int, total: int) -> None:
-        self.truncated = count
-        if count:
-            warnings.warn(f"[{self._name}] cut {count} of {total} texts to {self.max_seq_length} tokens", stacklevel=4)
-
-    def _check_ids(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _check_ids(self, sequences: Sequence[Sequence[int]], first: int) -> list[list[int]]:
         """As lists, each no longer than max_seq_length and of ids that the model has."""
         words, limit = int(self.model.args.vocab_size), self.max_seq_length
         checked = [[int(token) for token in sequence] for sequence in sequences]
-        for position, ids in enumerate(checked):
+        for position, ids in enumerate(checked, first):
             if ids and not (min(ids) >= 0 and max(ids) < words):
                 raise ValueError(f"[{self._name}] sequence {position} has ids outside 0..{words - 1}")
             if len(ids) > limit and self.too_long == "error":
                 raise ValueError(f"[{self._name}] sequence {position} has {len(ids)} ids; max_seq_length is {limit}")
-        self._report_truncated(sum(len(ids) > limit for ids in checked), len(checked))
+        self.truncated += sum(len(ids) > limit for ids in checked)
         return [ids[:limit] for ids in checked]
 
-    def _run(
+    def _several(self, texts: Iterable[str]) -> Iterable[str]:
+        if not isinstance(texts, Iterable):
+            raise ValueError(f"[{self._name}] texts is a {type(texts).__name__}; it must be a str or several")
+        return [texts] if isinstance(texts, str) else texts
+
+    def _stream(
+        self,
+        items: Iterable[Item],
+        prepare: Callable[[Sequence[Item], int], list[list[int]]],
+        encode: Callable[[list[list[int]], Callable[[int], object]], Results],
+        show_progress_bar: bool | tqdm | None,
+    ) -> Iterator[Results]:
+        """What ``encode`` makes of the ids that ``prepare`` makes of each chunk of ``items``, in their order.
+
+        A chunk is done before the next one is read: memory does not depend on how many there are.
+        """
+        if show_progress_bar is None:
+            show_progress_bar = logger.isEnabledFor(logging.INFO)
+        if isinstance(show_progress_bar, tqdm):
+            bar = nullcontext(show_progress_bar)
+        else:
+            total = len(items) if isinstance(items, Sized) else None
+            bar = tqdm(total=total, disable=not show_progress_bar, desc="encode", unit="text")
+        self.truncated = 0
+        first = 0
+        with bar as progress:
+            for chunk in _chunks(items):
+                yield encode(prepare(chunk, first), progress.update)
+                first += len(chunk)
+        if self.truncated:
+            warnings.warn(
+                f"[{self._name}] cut {self.truncated} of {first} texts to {self.max_seq_length} tokens", stacklevel=4
+            )
+
+    def _forwards(
         self,
         sequences: Sequence[Sequence[int]],
         forward: Callable[[mx.array, mx.array | None], mx.array],
-        rows_of: Callable[[mx.array], Sequence[Row]],
         batch_size: int,
-        show_progress_bar: bool | None,
-    ) -> list[Row]:
-        """``forward`` on every batch, and ``rows_of`` each result, in the order of ``sequences``.
+        done: Callable[[int], object],
+    ) -> Iterator[tuple[list[int], mx.array]]:
+        """``forward`` of every batch, with the places in ``sequences`` of its rows; calls ``done`` with their number.
 
-        While a batch computes, the one before it is turned into rows and the one after it is built.
+        While a batch computes, the one before it is taken by the caller and the one after it is built.
         """
         if batch_size < 1:
             raise ValueError(f"[{self._name}] batch_size is {batch_size}; it must be positive")
         pad_id = self.tokenizer.pad_id if self.tokenizer else 0
-        rows: list[Any] = [None] * len(sequences)
+        max_tokens = _MAX_TOKENS[mx.default_device().type]
+        streams = cycle(_streams())
         running: list[tuple[list[int], mx.array]] = []
+        for places in batches([len(ids) for ids in sequences], batch_size, max_tokens):
+            with mx.stream(next(streams)):
+                output = forward(*pad([sequences[place] for place in places], pad_id))
+                mx.async_eval(output)
+            running.append((places, output))
+            if len(running) > 1:
+                yield running[0]
+                done(len(running.pop(0)[0]))
+        for result in running:
+            yield result
+            done(len(result[0]))
 
-        def finish() -> None:
-            places, output = running.pop(0)
-            for place, row in zip(places, rows_of(output), strict=True):
-                rows[place] = row
-            progress.update(len(places))
 
-        if show_progress_bar is None:
-            show_progress_bar = logger.isEnabledFor(logging.INFO)
-        with tqdm(total=len(sequences), disable=not show_progress_bar, desc="encode", unit="text") as progress:
-            streams = cycle(_streams())
-            max_tokens = _MAX_TOKENS[mx.default_device().type]
-            for places in batches([len(ids) for ids in sequences], batch_size, max_tokens):
-                with mx.stream(next(streams)):
-                    output = forward(*pad([sequences[place] for place in places], pad_id))
-                    mx.async_eval(output)
-                running.append((places, output))
-                if len(running) > 1:
-                    finish()
-            while running:
-                finish()
-        return rows
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Runs of items of bounded number and total length. What has no length is an item like any other."""
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += len(item) if isinstance(item, Sized) else 1
+        if len(chunk) == _CHUNK_ROWS or size >= _CHUNK_SIZE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

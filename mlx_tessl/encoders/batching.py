@@ -14,22 +14,36 @@ _COST_OF_BATCH = 32
 def batches(lengths: Sequence[int], batch_size: int, max_tokens: int) -> Iterator[list[int]]:
     """Indices of rows, longest first, in batches of at most ``batch_size`` rows and ``max_tokens`` padded tokens.
 
-    A batch also ends where its padding would cost more than another batch. Longest first, so that memory is at its peak
-    at once. A row longer than ``max_tokens`` is a batch of its own.
+    Of all ways to cut the sorted rows it is the one with the least padding, where a further batch counts as so much
+    padding as computing takes as long. Longest first, so that memory is at its peak at once. A row longer than
+    ``max_tokens`` is a batch of its own.
     """
-    batch: list[int] = []
-    longest = padding = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        padding += longest - lengths[row]
-        full = len(batch) == batch_size or (len(batch) + 1) * longest > max_tokens
-        if batch and (full or padding > _COST_OF_BATCH):
-            yield batch
-            batch = []
-        if not batch:
-            longest, padding = max(1, lengths[row]), 0
-        batch.append(row)
-    if batch:
-        yield batch
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    start = 0
+    for end in _cheapest_cuts([max(1, lengths[row]) for row in order], batch_size, max_tokens):
+        yield order[start:end]
+        start = end
+
+
+def _cheapest_cuts(descending: Sequence[int], batch_size: int, max_tokens: int) -> list[int]:
+    """Where batches end. The least cost of the first ``end`` rows is that of some ``start`` and of one batch more."""
+    count = len(descending)
+    cost = [0.0] + [float("inf")] * count
+    start_of = [0] * (count + 1)
+    for start, longest in enumerate(descending):
+        rows = min(batch_size, max(1, max_tokens // longest), count - start)
+        total = cost[start] + _COST_OF_BATCH
+        for end in range(start + 1, start + rows + 1):
+            total += longest
+            if total < cost[end]:
+                cost[end] = total
+                start_of[end] = start
+    cuts = []
+    end = count
+    while end > 0:
+        cuts.append(end)
+        end = start_of[end]
+    return cuts[::-1]
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[mx.array, mx.array | None]:

@@ -25,6 +25,7 @@ class Settings:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str | None = None
+    task: str | None = None
     max_seq_length: int | None = None
     lowercase: bool = False
 
@@ -56,9 +57,16 @@ def read_settings(folder: Path, transformer: Path) -> Settings:
         prompts=dict(own.get("prompts") or {}),
         default_prompt_name=own.get("default_prompt_name"),
         similarity=own.get("similarity_fn_name"),
-        max_seq_length=limits.get("max_seq_length"),
+        task=limits.get("transformer_task"),
+        max_seq_length=limits.get("max_seq_length") or _tokenizer_limit(transformer),
         lowercase=bool(limits.get("do_lower_case", False)),
     )
+
+
+def _tokenizer_limit(transformer: Path) -> int | None:
+    """``model_max_length`` of the tokenizer, which is a huge number where it is not known."""
+    limit = _optional(transformer / "tokenizer_config.json").get("model_max_length")
+    return int(limit) if isinstance(limit, int | float) and 0 < limit < 1e9 else None
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from ..models.checkpoint import assign, read_json, read_weights
 from ..models.layers import Linear
+from ..ops import l2_normalize, segment_mean
 
 _MODES = ("cls", "max", "mean")
 
@@ -64,33 +65,33 @@ class Pooling:
         if lengths is None:
             lengths = mx.full((hidden.shape[0],), hidden.shape[1], mx.int32)
         first = 0 if self.include_prompt else prompt_tokens
-        positions = mx.arange(hidden.shape[1])
-        counts = ((positions >= first) & (positions < lengths[:, None]))[..., None]
         hidden = hidden.astype(mx.float32)
         pools = {"cls": _first, "max": _max, "mean": _mean}
-        return mx.concatenate([pools[mode](hidden, counts) for mode in self.modes], axis=-1)
+        parts = [pools[mode](hidden, lengths, first) for mode in self.modes]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
 
 
-def _first(hidden: mx.array, counts: mx.array) -> mx.array:
-    first = mx.argmax(counts, axis=1, keepdims=True)
-    taken = mx.take_along_axis(mx.where(counts, hidden, 0), first, axis=1)
-    return taken.squeeze(1)
+def _first(hidden: mx.array, lengths: mx.array, first: int) -> mx.array:
+    if first >= hidden.shape[1]:
+        return mx.zeros_like(hidden[:, 0])
+    return mx.where((lengths > first)[:, None], hidden[:, first], 0)
 
 
-def _max(hidden: mx.array, counts: mx.array) -> mx.array:
+def _max(hidden: mx.array, lengths: mx.array, first: int) -> mx.array:
+    positions = mx.arange(hidden.shape[1])
+    counts = ((positions >= first) & (positions < lengths[:, None]))[..., None]
     largest = mx.where(counts, hidden, mx.finfo(mx.float32).min).max(axis=1)
-    return mx.where(counts.any(axis=1), largest, 0)
+    return mx.where((lengths > first)[:, None], largest, 0)
 
 
-def _mean(hidden: mx.array, counts: mx.array) -> mx.array:
-    total = mx.where(counts, hidden, 0).sum(axis=1)
-    return total / mx.maximum(counts.sum(axis=1), 1)
+def _mean(hidden: mx.array, lengths: mx.array, first: int) -> mx.array:
+    rows, tokens, _ = hidden.shape
+    return segment_mean(hidden.flatten(0, 1), mx.arange(rows) * tokens + first, lengths - first)
 
 
 def normalize(embeddings: mx.array) -> mx.array:
     """``[..., D]`` at unit Euclidean length; zeros stay zeros."""
-    length = mx.linalg.norm(embeddings, axis=-1, keepdims=True)
-    return embeddings / mx.maximum(length, 1e-12)
+    return l2_normalize(embeddings, 1e-12)
 
 
 _DENSE_ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Literal, overload
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from ..models.checkpoint import read_json
-from ..ops import matmul
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, logger
 from .pooling import Dense, Pooling, normalize
+from .similarity import FUNCTIONS, FloatArray
 from .tokenization import TooLong
-
-FloatArray = npt.NDArray[np.float32]
 
 
 class SentenceEncoder(Encoder[FloatArray]):
-    """Embeds texts with a BERT checkpoint, as ``sentence_transformers.SentenceTransformer`` does.
+    """Embeds texts as ``sentence_transformers.SentenceTransformer`` does, with BERT, DistilBERT and EmbeddingGemma.
 
-    Reads a sentence-transformers folder: its pooling (mean, cls, max), Dense and Normalize modules, ``max_seq_length``
-    and prompts. A plain checkpoint gets mean pooling, and a log line says so.
+    Reads a sentence-transformers folder: its pooling (mean, cls, max), Dense and Normalize modules, ``max_seq_length``,
+    prompts and similarity. A plain checkpoint gets mean pooling, and a log line says so.
 
     Args:
         path_or_id: A checkpoint folder, or a Hugging Face hub id (needs ``huggingface_hub``).
@@ -33,7 +32,10 @@ class SentenceEncoder(Encoder[FloatArray]):
         default_prompt_name: The prompt when a call names none; by default the folder's.
         too_long: What to do with a longer text: ``"error"`` or ``"truncate"``. ``truncated`` then holds how many texts
             the last call cut, and a warning says so.
-        truncate_dim: Keep the first components of each embedding only.
+        truncate_dim: Keep the first components of each embedding only (Matryoshka).
+        similarity_fn_name: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"manhattan"``; by default the folder's, else
+            cosine.
+        dtype: What the weights are converted to, ``mx.bfloat16`` for example; by default they stay as they are.
         revision: Branch, tag or commit of a hub id.
 
     Raises:
@@ -49,6 +51,8 @@ class SentenceEncoder(Encoder[FloatArray]):
         default_prompt_name: str | None = None,
         too_long: TooLong = "error",
         truncate_dim: int | None = None,
+        similarity_fn_name: str | None = None,
+        dtype: mx.Dtype | None = None,
         revision: str | None = None,
     ):
         super().__init__(
@@ -57,10 +61,11 @@ class SentenceEncoder(Encoder[FloatArray]):
             prompts=prompts,
             default_prompt_name=default_prompt_name,
             too_long=too_long,
+            dtype=dtype,
             revision=revision,
         )
         self.truncate_dim = truncate_dim
-        self.similarity_fn_name = self._settings.similarity or "cosine"
+        self.similarity_fn_name = similarity_fn_name or self._settings.similarity or "cosine"
         self.pooling = Pooling()
         self._heads: list[Callable[[mx.array], mx.array]] = []
         self._read_modules()
@@ -87,51 +92,52 @@ class SentenceEncoder(Encoder[FloatArray]):
     @overload
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         normalize_embeddings: bool = True,
         truncate_dim: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
         convert_to_numpy: Literal[True] = True,
     ) -> FloatArray: ...
 
     @overload
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         normalize_embeddings: bool = True,
         truncate_dim: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
         *,
         convert_to_numpy: Literal[False],
     ) -> mx.array: ...
 
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         normalize_embeddings: bool = True,
         truncate_dim: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
         convert_to_numpy: bool = True,
     ) -> FloatArray | mx.array:
         """Embeds texts.
 
         Args:
-            texts: One text or several.
+            texts: One text or several; they are read a few thousand at a time.
             prompt_name: Name of the prompt to put before each text.
             prompt: The prompt itself; it goes before ``prompt_name``.
             batch_size: Most texts of a batch. Batches are of texts of like length.
             normalize_embeddings: Scale each embedding to unit length, after truncation.
             truncate_dim: Keep this many first components; by default the encoder's ``truncate_dim``.
-            show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO.
+            show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO. A ``tqdm``
+                of the caller's is advanced by texts.
             convert_to_numpy: Return a numpy array, else an ``mx.array``.
 
         Returns:
@@ -140,34 +146,76 @@ class SentenceEncoder(Encoder[FloatArray]):
         Raises:
             ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
         """
-        prefix = self._resolve_prompt(prompt_name, prompt)
-        sequences = self._tokenize(texts, prefix)
-        prompt_tokens = self.tokenizer.count_as_prefix(prefix) if self.tokenizer and prefix else 0
-        embeddings = self._embed_all(
-            sequences, prompt_tokens, batch_size, normalize_embeddings, truncate_dim, show_progress_bar
-        )
+        options = (batch_size, normalize_embeddings, truncate_dim)
+        items = self._several(texts)
+        chunks = self._stream_texts(items, prompt_name, prompt, options, show_progress_bar)
+        embeddings = self._joined(chunks, items, truncate_dim)
         embeddings = embeddings[0] if isinstance(texts, str) else embeddings
         return embeddings if convert_to_numpy else mx.array(embeddings)
 
-    def encode_query(self, texts: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> FloatArray:
-        """:meth:`encode` with the prompt ``query``, when there is one and no other is named."""
-        prompt_name = self._task_prompt(QUERY_PROMPTS, prompt_name, options)
-        embeddings: FloatArray = self.encode(texts, prompt_name, **options)
-        return embeddings
-
-    def encode_document(self, texts: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> FloatArray:
-        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one and none is named."""
-        prompt_name = self._task_prompt(DOCUMENT_PROMPTS, prompt_name, options)
-        embeddings: FloatArray = self.encode(texts, prompt_name, **options)
-        return embeddings
-
-    def encode_ids(
+    @overload
+    def encode_query(
         self,
-        sequences: Sequence[Sequence[int]],
+        texts: str | Iterable[str],
+        prompt_name: str | None = None,
+        *,
+        convert_to_numpy: Literal[False],
+        **options: Any,
+    ) -> mx.array: ...
+
+    @overload
+    def encode_query(
+        self, texts: str | Iterable[str], prompt_name: str | None = None, **options: Any
+    ) -> FloatArray: ...
+
+    def encode_query(self, texts: str | Iterable[str], prompt_name: str | None = None, **options: Any) -> Any:
+        """:meth:`encode` with the prompt ``query``, when there is one and no other is named."""
+        return self.encode(texts, self._task_prompt(QUERY_PROMPTS, prompt_name, options), **options)
+
+    @overload
+    def encode_document(
+        self,
+        texts: str | Iterable[str],
+        prompt_name: str | None = None,
+        *,
+        convert_to_numpy: Literal[False],
+        **options: Any,
+    ) -> mx.array: ...
+
+    @overload
+    def encode_document(
+        self, texts: str | Iterable[str], prompt_name: str | None = None, **options: Any
+    ) -> FloatArray: ...
+
+    def encode_document(self, texts: str | Iterable[str], prompt_name: str | None = None, **options: Any) -> Any:
+        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one and none is named."""
+        return self.encode(texts, self._task_prompt(DOCUMENT_PROMPTS, prompt_name, options), **options)
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         batch_size: int = 32,
         normalize_embeddings: bool = True,
         truncate_dim: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+    ) -> Iterator[FloatArray]:
+        """:meth:`encode` of texts without end: yields the embeddings ``[n, D]`` of a few thousand texts at a time.
+
+        Texts are read as they are needed, and nothing of them is kept. Arguments and errors are those of
+        :meth:`encode`; an error comes when its text does.
+        """
+        options = (batch_size, normalize_embeddings, truncate_dim)
+        return self._stream_texts(self._several(texts), prompt_name, prompt, options, show_progress_bar)
+
+    def encode_ids(
+        self,
+        sequences: Iterable[Sequence[int]],
+        batch_size: int = 32,
+        normalize_embeddings: bool = True,
+        truncate_dim: int | None = None,
+        show_progress_bar: bool | tqdm | None = None,
     ) -> FloatArray:
         """Embeds sequences of token ids, special ones included, as :meth:`encode` embeds texts.
 
@@ -176,27 +224,29 @@ class SentenceEncoder(Encoder[FloatArray]):
         Raises:
             ValueError: A sequence is too long, or holds an id outside the vocabulary.
         """
-        checked = self._check_ids(sequences)
-        return self._embed_all(checked, 0, batch_size, normalize_embeddings, truncate_dim, show_progress_bar)
+        embed = self._embedder(0, batch_size, normalize_embeddings, truncate_dim)
+        chunks = self._stream(sequences, self._check_ids, embed, show_progress_bar)
+        return self._joined(chunks, sequences, truncate_dim)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-        """Scores ``[len(a), len(b)]`` of ``a``'s embeddings with ``b``'s: cosine, unless the folder says dot.
+        """Scores ``[len(a), len(b)]`` of ``a``'s embeddings with ``b``'s, by ``similarity_fn_name``.
+
+        Distances are negative: the greater score is the more alike.
 
         Args:
             a: ``[n, D]`` or ``[D]``.
             b: ``[m, D]`` or ``[D]``.
 
         Raises:
-            ValueError: The folder's ``similarity_fn_name`` is another than those two.
+            ValueError: ``similarity_fn_name`` is not one of the four.
         """
-        if self.similarity_fn_name not in ("cosine", "dot"):
+        if self.similarity_fn_name not in FUNCTIONS:
             raise ValueError(
-                f"[SentenceEncoder] similarity_fn_name is {self.similarity_fn_name!r}; it must be 'cosine' or 'dot'"
+                f"[SentenceEncoder] similarity_fn_name is {self.similarity_fn_name!r}; "
+                f"it must be one of {', '.join(FUNCTIONS)}"
             )
-        x, y = (mx.array(np.atleast_2d(np.asarray(side, np.float32))) for side in (a, b))
-        if self.similarity_fn_name == "cosine":
-            x, y = normalize(x), normalize(y)
-        return np.array(matmul(x, y.T))
+        x, y = (np.atleast_2d(np.asarray(side, np.float32)) for side in (a, b))
+        return FUNCTIONS[self.similarity_fn_name](x, y)
 
     def _embed(self, ids: mx.array, lengths: mx.array | None, prompt_tokens: int = 0) -> mx.array:
         embeddings = self.pooling(self.model(ids, lengths), lengths, prompt_tokens)
@@ -204,27 +254,66 @@ class SentenceEncoder(Encoder[FloatArray]):
             embeddings = head(embeddings)
         return embeddings
 
-    def _embed_all(
+    def _stream_texts(
         self,
-        sequences: Sequence[Sequence[int]],
-        prompt_tokens: int,
-        batch_size: int,
-        normalize_embeddings: bool,
-        truncate_dim: int | None,
-        show_progress_bar: bool | None,
-    ) -> FloatArray:
-        dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
-        if dimension is not None and dimension < 1:
-            raise ValueError(f"[SentenceEncoder] truncate_dim is {dimension}; it must be positive")
+        texts: Iterable[str],
+        prompt_name: str | None,
+        prompt: str | None,
+        options: tuple[int, bool, int | None],
+        show_progress_bar: bool | tqdm | None,
+    ) -> Iterator[FloatArray]:
+        prefix = self._resolve_prompt(prompt_name, prompt)
+        prompt_tokens = self.tokenizer.count_as_prefix(prefix) if self.tokenizer and prefix else 0
+
+        def tokenize(chunk: Sequence[str], first: int) -> list[list[int]]:
+            return self._tokenize(chunk, first, prefix)
+
+        return self._stream(texts, tokenize, self._embedder(prompt_tokens, *options), show_progress_bar)
+
+    def _embedder(
+        self, prompt_tokens: int, batch_size: int, normalize_embeddings: bool, truncate_dim: int | None
+    ) -> Callable[[list[list[int]], Callable[[int], object]], FloatArray]:
+        """What embeds a chunk of sequences, float32 ``[n, D]``."""
+        dimension = self._dimension(truncate_dim)
 
         def forward(ids: mx.array, lengths: mx.array | None) -> mx.array:
             embeddings = self._embed(ids, lengths, prompt_tokens)[:, :dimension]
             return normalize(embeddings) if normalize_embeddings else embeddings
 
-        rows = self._run(
-            sequences, forward, lambda embeddings: list(np.array(embeddings)), batch_size, show_progress_bar
-        )
-        if not rows:
-            width = self.embedding_dimension
+        def embed(sequences: list[list[int]], done: Callable[[int], object]) -> FloatArray:
+            result: FloatArray | None = None
+            for places, output in self._forwards(sequences, forward, batch_size, done):
+                embeddings = np.array(output)
+                if result is None:
+                    result = np.empty((len(sequences), embeddings.shape[1]), np.float32)
+                result[places] = embeddings
+            assert result is not None
+            return result
+
+        return embed
+
+    def _dimension(self, truncate_dim: int | None) -> int | None:
+        dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
+        if dimension is not None and dimension < 1:
+            raise ValueError(f"[SentenceEncoder] truncate_dim is {dimension}; it must be positive")
+        return dimension
+
+    def _joined(self, chunks: Iterator[FloatArray], items: Iterable[Any], truncate_dim: int | None) -> FloatArray:
+        """All chunks as one array, each let go as soon as it is copied when their total is known beforehand."""
+        first = next(chunks, None)
+        if first is None:
+            width, dimension = self.embedding_dimension, self._dimension(truncate_dim)
             return np.zeros((0, width if dimension is None else min(dimension, width)), np.float32)
-        return np.stack(rows)
+        if not isinstance(items, Sized):
+            return np.concatenate([first, *chunks])
+        if len(items) == len(first):
+            for _ in chunks:  # there are none, but the stream ends with what it has to say
+                pass
+            return first
+        result = np.empty((len(items), first.shape[1]), np.float32)
+        result[: len(first)] = first
+        end = len(first)
+        for chunk in chunks:
+            result[end : end + len(chunk)] = chunk
+            end += len(chunk)
+        return result

@@ -3,49 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from ..models.checkpoint import read_json
+from ..ops import sparse_max_pool
+from ..ops.sparse_max_pool import SparseActivation, SparsePooling
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder
 from .sparse_vectors import SparseVector, SparseVectors
 from .tokenization import TooLong
 
-# Bytes of logits held at once: what does not fit is pooled a few token positions at a time.
-_LOGIT_BYTES = 128 << 20
+# What sentence-transformers calls the function of which the logarithm is taken, as sparse_max_pool calls all of it.
+_ACTIVATIONS: dict[str, SparseActivation] = {"relu": "log1p_relu", "log1p_relu": "log1p_log1p_relu"}
 
 
 @dataclass(frozen=True)
 class SpladePooling:
-    """``log(1 + relu(logits))`` over a row's tokens, by maximum or sum; ``log1p_relu`` takes the logarithm twice."""
+    """How :func:`mlx_tessl.sparse_max_pool` is to pool."""
 
-    strategy: str = "max"
-    activation: str = "relu"
+    pooling: SparsePooling = "max"
+    activation: SparseActivation = "log1p_relu"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SpladePooling:
         """From the config of sentence-transformers' ``SpladePooling``. Raises ``ValueError`` for unknown values."""
-        pooling = cls(config.get("pooling_strategy", "max"), config.get("activation_function", "relu"))
-        if pooling.strategy not in ("max", "sum"):
-            raise ValueError(f"[pooling] pooling_strategy is {pooling.strategy!r}; it must be 'max' or 'sum'")
-        if pooling.activation not in ("relu", "log1p_relu"):
-            raise ValueError(
-                f"[pooling] activation_function is {pooling.activation!r}; it must be 'relu' or 'log1p_relu'"
-            )
-        return pooling
-
-    def activate(self, logits: mx.array) -> mx.array:
-        weights = mx.log1p(mx.maximum(logits.astype(mx.float32), 0))
-        return mx.log1p(weights) if self.activation == "log1p_relu" else weights
+        strategy = config.get("pooling_strategy", "max")
+        function = config.get("activation_function", "relu")
+        if strategy not in ("max", "sum"):
+            raise ValueError(f"[pooling] pooling_strategy is {strategy!r}; it must be 'max' or 'sum'")
+        if function not in _ACTIVATIONS:
+            raise ValueError(f"[pooling] activation_function is {function!r}; it must be 'relu' or 'log1p_relu'")
+        return cls(strategy, _ACTIVATIONS[function])
 
 
-class SparseEncoder(Encoder[SparseVector]):
-    """Sparse vectors over the vocabulary with a BERT masked-LM checkpoint, as ``sentence_transformers.SparseEncoder``.
+class SparseEncoder(Encoder[SparseVectors]):
+    """Sparse vectors over the vocabulary with a masked LM, BERT or DistilBERT: ``sentence_transformers.SparseEncoder``.
 
     Component ``w`` of a text's vector is ``max over tokens of log(1 + relu(logit of word w))``; padding contributes 0.
     A folder with a ``SpladePooling`` module may ask for the sum instead, or for the logarithm of the logarithm.
@@ -53,13 +51,15 @@ class SparseEncoder(Encoder[SparseVector]):
     Args:
         path_or_id: A checkpoint folder, or a Hugging Face hub id (needs ``huggingface_hub``).
         max_active_dims: Keep this many largest components of each vector only.
-        max_seq_length, prompts, default_prompt_name, too_long, revision: As in :class:`SentenceEncoder`.
+        similarity_fn_name: ``"dot"`` or ``"cosine"``; by default the folder's, else dot.
+        max_seq_length, prompts, default_prompt_name, too_long, dtype, revision: As in :class:`SentenceEncoder`.
 
     Raises:
         ValueError: The folder or hub id does not exist, is no such checkpoint, or asks for what is not computed here.
     """
 
     _head = "masked_lm"
+    _task = "fill-mask"
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class SparseEncoder(Encoder[SparseVector]):
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         too_long: TooLong = "error",
+        similarity_fn_name: str | None = None,
+        dtype: mx.Dtype | None = None,
         revision: str | None = None,
     ):
         super().__init__(
@@ -78,9 +80,11 @@ class SparseEncoder(Encoder[SparseVector]):
             prompts=prompts,
             default_prompt_name=default_prompt_name,
             too_long=too_long,
+            dtype=dtype,
             revision=revision,
         )
         self.max_active_dims = max_active_dims
+        self.similarity_fn_name = similarity_fn_name or self._settings.similarity or "dot"
         self.pooling = SpladePooling()
         for module in self._after_transformer:
             if module.kind != "SpladePooling":
@@ -102,50 +106,72 @@ class SparseEncoder(Encoder[SparseVector]):
         prompt: str | None = None,
         batch_size: int = 32,
         max_active_dims: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+        min_weight: float = 0.0,
     ) -> SparseVector: ...
 
     @overload
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         max_active_dims: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+        min_weight: float = 0.0,
     ) -> SparseVectors: ...
 
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
         max_active_dims: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+        min_weight: float = 0.0,
     ) -> SparseVector | SparseVectors:
         """Encodes texts.
 
         Args:
-            texts: One text or several.
+            texts: One text or several; they are read a few thousand at a time.
             prompt_name: Name of the prompt to put before each text.
             prompt: The prompt itself; it goes before ``prompt_name``.
             batch_size: Most texts of a batch. Batches are of texts of like length.
             max_active_dims: Keep this many largest components; by default the encoder's ``max_active_dims``.
-            show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO.
+            show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO. A ``tqdm``
+                of the caller's is advanced by texts.
+            min_weight: Keep components above this only.
 
         Returns:
-            A :class:`SparseVector` for one text, :class:`SparseVectors` for several. A row does not depend on the
-            others.
+            The vectors in the order of the texts, or one vector for one text. A row does not depend on the others.
 
         Raises:
             ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
         """
-        prefix = self._resolve_prompt(prompt_name, prompt)
-        sequences = self._tokenize(texts, prefix)
-        vectors = self._encode_all(sequences, batch_size, max_active_dims, show_progress_bar)
+        options = (batch_size, max_active_dims, min_weight)
+        chunks = self._stream_texts(self._several(texts), prompt_name, prompt, options, show_progress_bar)
+        vectors = SparseVectors.concatenate(list(chunks), self.embedding_dimension)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        max_active_dims: int | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+        min_weight: float = 0.0,
+    ) -> Iterator[SparseVectors]:
+        """:meth:`encode` of texts without end: yields the vectors of a few thousand texts at a time.
+
+        Texts are read as they are needed, and nothing of them is kept. Arguments and errors are those of
+        :meth:`encode`; an error comes when its text does.
+        """
+        options = (batch_size, max_active_dims, min_weight)
+        return self._stream_texts(self._several(texts), prompt_name, prompt, options, show_progress_bar)
 
     def encode_query(self, texts: Any, prompt_name: str | None = None, **options: Any) -> Any:
         """:meth:`encode` with the prompt ``query``, when there is one and no other is named."""
@@ -157,10 +183,11 @@ class SparseEncoder(Encoder[SparseVector]):
 
     def encode_ids(
         self,
-        sequences: Sequence[Sequence[int]],
+        sequences: Iterable[Sequence[int]],
         batch_size: int = 32,
         max_active_dims: int | None = None,
-        show_progress_bar: bool | None = None,
+        show_progress_bar: bool | tqdm | None = None,
+        min_weight: float = 0.0,
     ) -> SparseVectors:
         """Encodes sequences of token ids, special ones included, as :meth:`encode` encodes texts.
 
@@ -169,7 +196,9 @@ class SparseEncoder(Encoder[SparseVector]):
         Raises:
             ValueError: A sequence is too long, or holds an id outside the vocabulary.
         """
-        return self._encode_all(self._check_ids(sequences), batch_size, max_active_dims, show_progress_bar)
+        encode = self._pooler(batch_size, max_active_dims, min_weight)
+        chunks = self._stream(sequences, self._check_ids, encode, show_progress_bar)
+        return SparseVectors.concatenate(list(chunks), self.embedding_dimension)
 
     @overload
     def decode(self, embeddings: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]: ...
@@ -199,64 +228,64 @@ class SparseEncoder(Encoder[SparseVector]):
         return [(self.tokenizer.word(int(embeddings.indices[i])), float(embeddings.values[i])) for i in order]
 
     def similarity(self, a: SparseVector | SparseVectors, b: SparseVector | SparseVectors) -> npt.NDArray[np.float32]:
-        """Inner products ``[len(a), len(b)]`` of every vector of ``a`` with every one of ``b``."""
+        """Scores ``[len(a), len(b)]`` of every vector of ``a`` with every one of ``b``, by ``similarity_fn_name``.
+
+        Raises:
+            ValueError: ``similarity_fn_name`` is neither ``"dot"`` nor ``"cosine"``.
+        """
+        if self.similarity_fn_name not in ("dot", "cosine"):
+            raise ValueError(
+                f"[SparseEncoder] similarity_fn_name is {self.similarity_fn_name!r}; it must be one of dot, cosine"
+            )
         x, y = (v if isinstance(v, SparseVectors) else SparseVectors.from_rows([v], v.size) for v in (a, b))
+        if self.similarity_fn_name == "cosine":
+            x, y = x.normalized(), y.normalized()
         if len(x) <= len(y):
             return np.array([y.dot(row) for row in x], np.float32).reshape(len(x), len(y))
         return np.array([x.dot(row) for row in y], np.float32).reshape(len(y), len(x)).T
 
-    def _encode_all(
+    def _stream_texts(
         self,
-        sequences: Sequence[Sequence[int]],
-        batch_size: int,
-        max_active_dims: int | None,
-        show_progress_bar: bool | None,
-    ) -> SparseVectors:
+        texts: Iterable[str],
+        prompt_name: str | None,
+        prompt: str | None,
+        options: tuple[int, int | None, float],
+        show_progress_bar: bool | tqdm | None,
+    ) -> Iterator[SparseVectors]:
+        prefix = self._resolve_prompt(prompt_name, prompt)
+
+        def tokenize(chunk: Sequence[str], first: int) -> list[list[int]]:
+            return self._tokenize(chunk, first, prefix)
+
+        return self._stream(texts, tokenize, self._pooler(*options), show_progress_bar)
+
+    def _pooler(
+        self, batch_size: int, max_active_dims: int | None, min_weight: float
+    ) -> Callable[[list[list[int]], Callable[[int], object]], SparseVectors]:
+        """What encodes a chunk of sequences."""
         most = max_active_dims if max_active_dims is not None else self.max_active_dims
         if most is not None and most < 1:
             raise ValueError(f"[SparseEncoder] max_active_dims is {most}; it must be positive")
+        if not min_weight >= 0:
+            raise ValueError(f"[SparseEncoder] min_weight is {min_weight}; it must not be negative")
 
-        def rows_of(pooled: mx.array) -> list[SparseVector]:
-            return [SparseVector.from_dense(row, most) for row in np.array(pooled)]
+        def encode(sequences: list[list[int]], done: Callable[[int], object]) -> SparseVectors:
+            rows: list[Any] = [None] * len(sequences)
+            for places, pooled in self._forwards(sequences, self._pool, batch_size, done):
+                for place, row in zip(places, np.array(pooled), strict=True):
+                    rows[place] = SparseVector.from_dense(row, most, min_weight)
+            return SparseVectors.from_rows(rows, self.embedding_dimension)
 
-        rows = self._run(sequences, self._pool, rows_of, batch_size, show_progress_bar)
-        return SparseVectors.from_rows(rows, self.embedding_dimension)
+        return encode
 
     def _pool(self, ids: mx.array, lengths: mx.array | None) -> mx.array:
         """float32 ``[B, V]`` for ``ids [B, T]``."""
-        pool = self._max_pool if self.pooling.strategy == "max" else self._sum_pool
-        return pool(self.model.features(ids, lengths), lengths)
-
-    def _max_pool(self, features: mx.array, lengths: mx.array | None) -> mx.array:
-        """The activation is monotonic, so it is applied to the largest logit alone.
-
-        Padding becomes a copy of the row's first token, which changes no maximum, so that logits need no mask.
-        """
-        if lengths is not None:
-            counts = (mx.arange(features.shape[1]) < lengths[:, None])[..., None]
-            features = mx.where(counts, features, features[:, :1])
-        largest = None
-        for part in self._parts(features):
-            logits = self.model.decode(part).max(axis=1)
-            largest = logits if largest is None else mx.maximum(largest, logits)
-        assert largest is not None
-        weights = self.pooling.activate(largest)
-        return weights if lengths is None else mx.where((lengths > 0)[:, None], weights, 0)
-
-    def _sum_pool(self, features: mx.array, lengths: mx.array | None) -> mx.array:
-        total = mx.array(0.0)
-        first = 0
-        for part in self._parts(features):
-            weights = self.pooling.activate(self.model.decode(part))
-            if lengths is not None:
-                positions = mx.arange(first, first + part.shape[1])
-                weights = mx.where((positions < lengths[:, None])[..., None], weights, 0)
-            total = total + weights.sum(axis=1)
-            first += part.shape[1]
-        return total
-
-    def _parts(self, features: mx.array) -> list[mx.array]:
-        """``features [B, T, H]`` cut along T so that the logits of a part fit in ``_LOGIT_BYTES``."""
-        rows, tokens, _ = features.shape
-        step = max(1, _LOGIT_BYTES // (rows * self.embedding_dimension * features.itemsize))
-        return [features[:, start : start + step] for start in range(0, tokens, step)]
+        weights = sparse_max_pool(
+            self.model.features(ids, lengths),
+            self.model.decoder_weight,
+            self.model.decoder_bias,
+            lengths,
+            activation=self.pooling.activation,
+            pooling=self.pooling.pooling,
+        )
+        return weights.astype(mx.float32)

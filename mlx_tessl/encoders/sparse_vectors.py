@@ -19,9 +19,11 @@ class SparseVector:
     size: int
 
     @classmethod
-    def from_dense(cls, dense: npt.NDArray[np.float32], max_active: int | None = None) -> SparseVector:
-        """The non-zero components of ``dense [V]``, or the ``max_active`` largest of them."""
-        indices = np.flatnonzero(dense)
+    def from_dense(
+        cls, dense: npt.NDArray[np.float32], max_active: int | None = None, min_weight: float = 0.0
+    ) -> SparseVector:
+        """The components of ``dense [V]`` above ``min_weight``, or the ``max_active`` largest of them."""
+        indices = np.flatnonzero(dense > min_weight)
         if max_active is not None and len(indices) > max_active:
             largest = np.argpartition(dense[indices], -max_active)[-max_active:]
             indices = np.sort(indices[largest])
@@ -55,6 +57,20 @@ class SparseVectors:
         values = np.concatenate([np.zeros(0, np.float32), *(row.values for row in rows)])
         return cls(indices, values, indptr, size)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[SparseVectors], size: int) -> SparseVectors:
+        """The rows of all ``parts``, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        ends = np.cumsum([0, *(len(part.values) for part in parts)])
+        starts = [part.indptr[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        return cls(
+            np.concatenate([np.zeros(0, np.int32), *(part.indices for part in parts)]),
+            np.concatenate([np.zeros(0, np.float32), *(part.values for part in parts)]),
+            np.concatenate([*starts, ends[-1:]]).astype(np.int64),
+            size,
+        )
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and components."""
@@ -72,6 +88,13 @@ class SparseVectors:
     def __iter__(self) -> Iterator[SparseVector]:
         return (self[row] for row in range(len(self)))
 
+    def normalized(self) -> SparseVectors:
+        """Every row at unit Euclidean length; empty rows stay empty."""
+        squares = np.bincount(self._row_of(), np.square(self.values, dtype=np.float64), len(self))
+        lengths = np.sqrt(np.maximum(squares, 1e-24))
+        values = self.values / np.repeat(lengths, np.diff(self.indptr))
+        return SparseVectors(self.indices, values.astype(np.float32), self.indptr, self.size)
+
     def to_dense(self) -> npt.NDArray[np.float32]:
         """float32 ``[rows, size]``."""
         return np.stack([row.to_dense() for row in self]) if len(self) else np.zeros(self.shape, np.float32)
@@ -81,8 +104,11 @@ class SparseVectors:
         if vector.size != self.size:
             raise ValueError(f"[SparseVectors.dot] the vector has {vector.size} components; the rows have {self.size}")
         products = self.values * vector.to_dense()[self.indices]
-        row_of = np.repeat(np.arange(len(self)), np.diff(self.indptr))
-        return np.bincount(row_of, products, len(self)).astype(np.float32)
+        return np.bincount(self._row_of(), products, len(self)).astype(np.float32)
+
+    def _row_of(self) -> npt.NDArray[np.int64]:
+        """The row of each value."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def save(self, file: IO[bytes]) -> None:
         """Writes the ``.npz`` form that ``scipy.sparse.load_npz`` reads."""

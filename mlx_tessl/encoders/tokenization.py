@@ -56,8 +56,8 @@ class TextTokenizer:
         tokenizer.no_truncation()
         return cls(tokenizer, tokenizer.token_to_id(_content(config.get("pad_token"), "[PAD]")) or 0)
 
-    def encode(self, texts: Sequence[str], max_length: int, too_long: TooLong) -> Tokens:
-        """The ids of ``texts``, special tokens included.
+    def encode(self, texts: Sequence[str], max_length: int, too_long: TooLong, first: int = 0) -> Tokens:
+        """The ids of ``texts``, special tokens included; ``first`` is the number of the first of them in an error.
 
         Raises:
             ValueError: ``too_long`` is ``"error"`` and a text has more than ``max_length`` tokens.
@@ -69,8 +69,9 @@ class TextTokenizer:
         longest = max(lengths, default=0)
         if longest > max_length:
             count = sum(length > max_length for length in lengths)
+            place = first + lengths.index(longest)
             raise ValueError(
-                f"[encode] {count} of {len(ids)} texts are too long: text {lengths.index(longest)} has {longest} "
+                f"[encode] {count} of {len(ids)} texts are too long: text {place} has {longest} "
                 f"tokens, and max_seq_length is {max_length}. Split them, or cut them with too_long='truncate'"
             )
         return Tokens(ids, 0)

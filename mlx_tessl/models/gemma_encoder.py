@@ -35,19 +35,6 @@ class AttentionArgs:
     normalize_value: bool
 
 
-def _attention(
-    q: mx.array, k: mx.array, v: mx.array, scale: float, lengths: mx.array | None, window: int | None
-) -> mx.array:
-    tokens = q.shape[2]
-    if window is None or tokens - 1 <= window:
-        return attention(q, k, v, scale=scale, lengths=lengths)
-    positions = mx.arange(tokens)
-    mask = (mx.abs(positions[:, None] - positions) <= window)[None, None]
-    if lengths is not None:
-        mask = mask & (positions < lengths[:, None])[:, None, None]
-    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-
-
 class Attention(nn.Module):
     def __init__(self, args: AttentionArgs):
         super().__init__()
@@ -83,7 +70,7 @@ class Attention(nn.Module):
         )
         if args.normalize_value:
             value = rms_norm(value, None, args.norm_eps)
-        context = _attention(query, key, value, args.scale, lengths, args.window)
+        context = attention(query, key, value, scale=args.scale, lengths=lengths, window=args.window)
         return self.o_proj(merge_heads(context))
 
     def fuse(self) -> None:

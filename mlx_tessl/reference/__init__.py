@@ -21,6 +21,7 @@ from .rope import qk_norm_rope, rope, rope_inv_freq
 from .sampling import argmax, sample
 from .score_rows import score_rows
 from .segment_mean import segment_mean
+from .sparse_max_pool import sparse_max_pool
 
 __all__ = [
     "activate",
@@ -49,5 +50,6 @@ __all__ = [
     "segment_mean",
     "sigmoid_gate",
     "softmax",
+    "sparse_max_pool",
     "swiglu",
 ]

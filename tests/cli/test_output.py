@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tessl.cli._output import atomic_write
+from mlx_tessl.encoders.files import atomic_write
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:

@@ -77,6 +77,33 @@ def test_a_simdgroup_barrier_orders_its_own_lanes() -> None:
             metal(text.replace("BARRIER", bad)).launch("own", [Out(out)], grid=1, group=64, check=True)
 
 
+def test_a_simdgroup_barrier_orders_what_all_its_lanes_read() -> None:
+    text = """
+    kernel void all_read(device float* out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
+      threadgroup float shared[2];
+      const uint simdgroup = i / 32;
+      if (i % 32 == 0) {
+        shared[simdgroup] = i;
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      const float first = shared[simdgroup];
+      BARRIER
+      if (i % 32 == 0) {
+        shared[simdgroup] = first + 1;
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      out[i] = first + shared[simdgroup];
+    }
+    """
+    out = np.zeros(64, np.float32)
+    good = text.replace("BARRIER", "simdgroup_barrier(mem_flags::mem_threadgroup);")
+    metal(good).launch("all_read", [Out(out)], grid=1, group=64, check=True)
+    assert np.array_equal(out, np.arange(64) // 32 * 64 + 1)
+    for bad in (text.replace("BARRIER", ""), good.replace("shared[simdgroup];\n      sim", "shared[0];\n      sim")):
+        with pytest.raises(EmulatorError, match=r"race"):
+            metal(bad).launch("all_read", [Out(out)], grid=1, group=64, check=True)
+
+
 def test_a_race_in_device_memory_within_a_threadgroup() -> None:
     text = """
     kernel void device_race(device float* out [[buffer(0)]], device float* copy [[buffer(1)]],

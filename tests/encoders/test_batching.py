@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 from mlx_tessl.encoders.batching import batches, pad
@@ -18,6 +21,36 @@ def test_every_row_once_within_the_limits(lengths: list[int], batch_size: int, m
         assert len(rows) == 1 or len(rows) * longest <= max_tokens
         seen += rows
     assert sorted(seen) == list(range(len(lengths)))
+
+
+def cost(lengths: list[int], cuts: list[list[int]]) -> int:
+    """Padded tokens, and 32 for each batch."""
+    return sum(max(1, max(lengths[row] for row in rows)) * len(rows) + 32 for rows in cuts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_cut_is_cheaper(seed: int) -> None:
+    """Of all ways to cut ten sorted rows."""
+    rng = random.Random(seed)
+    lengths = [rng.choice([1, 2, 5, 20, 50, 120, 121, 400]) + rng.randrange(3) for _ in range(10)]
+    order = sorted(range(10), key=lambda row: -lengths[row])
+    allowed = []
+    for ends in itertools.product([False, True], repeat=9):
+        cuts, batch = [], [order[0]]
+        for row, end in zip(order[1:], ends, strict=True):
+            if end:
+                cuts.append(batch)
+                batch = []
+            batch.append(row)
+        cuts.append(batch)
+        if all(len(rows) == 1 or (len(rows) <= 4 and len(rows) * lengths[rows[0]] <= 500) for rows in cuts):
+            allowed.append(cost(lengths, cuts))
+    assert cost(lengths, list(batches(lengths, 4, 500))) == min(allowed)
+
+
+def test_a_long_document_pads_no_query() -> None:
+    lengths = [6000] + [12] * 40
+    assert [len(rows) for rows in batches(lengths, 64, 8192)] == [1, 40]
 
 
 def test_padding_is_bounded() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_tessl.encoders import SentenceEncoder
+from mlx_tessl.encoders import SentenceEncoder, base
 from mlx_tessl.encoders.pooling import Pooling
 
 from .conftest import GOLDEN, add_modules
@@ -255,9 +256,78 @@ class TestFolders:
         encoder = SentenceEncoder(tiny)
         a = encoder.encode(["the sea", "a ghost"], normalize_embeddings=False)
         assert np.abs(encoder.similarity(a, a) - a @ a.T).max() <= 1e-4
+        difference = a[:, None] - a
         encoder.similarity_fn_name = "euclidean"
-        with pytest.raises(ValueError, match="similarity_fn_name is 'euclidean'"):
+        assert np.abs(encoder.similarity(a, a) + np.linalg.norm(difference, axis=-1)).max() <= 1e-5
+        encoder.similarity_fn_name = "manhattan"
+        assert np.abs(encoder.similarity(a, a) + np.abs(difference).sum(axis=-1)).max() <= 1e-5
+        encoder.similarity_fn_name = "maxsim"
+        with pytest.raises(ValueError, match="similarity_fn_name is 'maxsim'"):
             encoder.similarity(a, a)
+
+
+GEMMAS = pytest.mark.parametrize(
+    ("case", "dimensions"), [("embeddinggemma1_tiny", (48, 32, 16)), ("embeddinggemma2_tiny", (64, 32, 16))]
+)
+
+
+@GEMMAS
+class TestEmbeddingGemma:
+    def rows(self, case: str) -> tuple[dict[str, mx.array], list[list[int]]]:
+        golden = dict(mx.load(str(GOLDEN / case / "golden.safetensors")))
+        return golden, [
+            ids[: int(mask.sum())].tolist() for ids, mask in zip(golden["ids"], golden["mask"], strict=True)
+        ]
+
+    def test_embeddings(self, case: str, dimensions: tuple[int, ...]) -> None:
+        """Of each length of a prefix, which is scaled to unit length again."""
+        golden, rows = self.rows(case)
+        encoder = SentenceEncoder(GOLDEN / case)
+        assert encoder.embedding_dimension == dimensions[0]
+        for dimension in dimensions:
+            ours, theirs = encoder.encode_ids(rows, truncate_dim=dimension), np.array(golden[f"embedding.{dimension}"])
+            assert ours.shape == theirs.shape
+            assert np.abs(ours - theirs).max() <= 1e-5  # seen: 3e-7
+            assert (ours.astype(np.float64) * theirs).sum(axis=1).min() >= 0.999999
+
+    def test_rows_do_not_depend_on_the_batch(self, case: str, dimensions: tuple[int, ...]) -> None:
+        _, rows = self.rows(case)
+        encoder = SentenceEncoder(GOLDEN / case)
+        together = encoder.encode_ids(rows * 3, batch_size=5)
+        alone = np.concatenate([encoder.encode_ids([row]) for row in rows * 3])
+        assert np.abs(together - alone).max() <= 1e-5  # seen: 3e-7
+
+    def test_bfloat16(self, case: str, dimensions: tuple[int, ...]) -> None:
+        golden, rows = self.rows(case)
+        embeddings = SentenceEncoder(GOLDEN / case, dtype=mx.bfloat16).encode_ids(rows)
+        assert embeddings.dtype == np.float32
+        assert (embeddings * np.array(golden[f"embedding.{dimensions[0]}"])).sum(axis=1).min() >= 0.999  # seen: 0.9997
+
+
+def test_streams_are_the_list(minilm: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks of four texts, read as they are needed."""
+    monkeypatch.setattr(base, "_CHUNK_ROWS", 4)
+    texts = [f"{'word ' * (i % 5)}{i}" for i in range(10)]
+    read = []
+
+    def generate() -> Iterator[str]:
+        for text in texts:
+            read.append(text)
+            yield text
+
+    stream = minilm.encode_stream(generate())
+    parts = [next(stream)]
+    assert len(read) == 4
+    parts += stream
+    assert [len(part) for part in parts] == [4, 4, 2]
+    expected = minilm.encode(texts)
+    assert np.array_equal(np.concatenate(parts), expected)
+    assert np.array_equal(minilm.encode(generate()), expected)
+
+
+def test_chunks_are_bounded_in_characters(minilm: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_CHUNK_SIZE", 100)
+    assert [len(part) for part in minilm.encode_stream(["a" * 60] * 3 + ["b"] * 20)] == [2, 21]
 
 
 class TestPrompts:

@@ -6,6 +6,7 @@
 #include "backends/cpu/attention_kernels.h"
 #include "backends/cpu/delta_kernels.h"
 #include "backends/cpu/quantized_kernels.h"
+#include "backends/cpu/sparse_kernels.h"
 #include "backends/cpu/tile_kernels.h"
 #include "backends/cpu/vector_kernels.h"
 
@@ -16,6 +17,7 @@ extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const DeltaKernels delta;
+extern const SparseKernels sparse;
 extern const TileKernels tiles;
 } // namespace baseline
 #if defined(__x86_64__)
@@ -24,6 +26,7 @@ extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const DeltaKernels delta;
+extern const SparseKernels sparse;
 extern const TileKernels tiles;
 } // namespace avx2
 namespace avx512 {
@@ -31,6 +34,7 @@ extern const VectorKernels kernels;
 extern const QuantizedKernels quantized;
 extern const AttentionKernels attention;
 extern const DeltaKernels delta;
+extern const SparseKernels sparse;
 extern const TileKernels tiles;
 } // namespace avx512
 #endif
@@ -59,13 +63,16 @@ struct Kernels {
   const QuantizedKernels& quantized;
   const AttentionKernels& attention;
   const DeltaKernels& delta;
+  const SparseKernels& sparse;
   const TileKernels& tiles;
 };
 
 const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
-  static const Kernels of_avx512{avx512::kernels, avx512::quantized, avx512::attention, avx512::delta, avx512::tiles};
-  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::delta, avx2::tiles};
+  static const Kernels of_avx512{
+      avx512::kernels, avx512::quantized, avx512::attention, avx512::delta, avx512::sparse, avx512::tiles
+  };
+  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::delta, avx2::sparse, avx2::tiles};
   if (instruction_set == "avx512") {
     return of_avx512;
   }
@@ -74,7 +81,7 @@ const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
   }
 #endif
   static const Kernels of_baseline{
-      baseline::kernels, baseline::quantized, baseline::attention, baseline::delta, baseline::tiles
+      baseline::kernels, baseline::quantized, baseline::attention, baseline::delta, baseline::sparse, baseline::tiles
   };
   return of_baseline;
 }
@@ -119,6 +126,10 @@ const AttentionKernels& attention_kernels() {
 
 const DeltaKernels& delta_kernels() {
   return chosen_kernels().delta;
+}
+
+const SparseKernels& sparse_kernels() {
+  return chosen_kernels().sparse;
 }
 
 const TileKernels& tile_kernels() {

@@ -57,90 +57,88 @@ void load_any(Element element, float* target, const void* source, int64_t stride
   with_type(element, [&](auto type) { load_elements(target, at<decltype(type)>(source, 0), stride, count); });
 }
 
-// Values on their way through the epilogue, by whole vectors: zeros follow the last one.
-struct Chunk {
-  float values[chunk + lanes];
-  int64_t count;
+// The first `count` lanes of x, rounded.
+template <typename T>
+TESSL_INLINE void store_first(T* target, Floats x, int64_t count) {
+  T rest[lanes];
+  store(rest, x);
+  std::memcpy(target, rest, static_cast<size_t>(count) * sizeof(T));
+}
 
-  Chunk(const float* source, int64_t size) : count(size) {
-    std::memcpy(values, source, static_cast<size_t>(count) * sizeof(float));
-    store(values + count, Floats{});
-  }
-
-  template <typename Function>
-  void apply(Function f) {
-    for (int64_t i = 0; i < count; i += lanes) {
-      store(values + i, f(read<Floats>(values + i)));
-    }
-  }
-
-  template <typename T>
-  void add(float factor, const RowView& row, int64_t start) {
-    if (row.data == nullptr) {
-      return;
-    }
-    const T* addend = at<T>(row.data, start * row.stride);
-    float gathered[chunk];
-    if (row.stride == 1) {
-      add_contiguous(factor, addend);
-    } else {
-      load_strided(gathered, addend, row.stride, count);
-      add_contiguous(factor, gathered);
-    }
-  }
-
-  template <typename T>
-  void add_contiguous(float factor, const T* addend) {
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-      store(values + i, read<Floats>(values + i) + factor * load(addend + i));
-    }
-    if (i < count) {
-      store(values + i, read<Floats>(values + i) + factor * load_first(addend + i, count - i));
-    }
-  }
-
-  template <typename T>
-  void write_to(T* target) const {
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-      store(target + i, read<Floats>(values + i));
-    }
-    if (i < count) {
-      T rest[lanes];
-      store(rest, read<Floats>(values + i));
-      std::memcpy(target + i, rest, static_cast<size_t>(count - i) * sizeof(T));
-    }
-  }
-
-  void activate(MatmulActivation activation) {
-    switch (activation) {
-      case MATMUL_ACTIVATION_NONE:
-        return;
-      case MATMUL_ACTIVATION_RELU:
-        return apply([](Floats x) { return relu(x); });
-      case MATMUL_ACTIVATION_SILU:
-        return apply([](Floats x) { return silu(x); });
-      case MATMUL_ACTIVATION_GELU:
-        return apply([](Floats x) { return gelu(x); });
-      case MATMUL_ACTIVATION_GELU_TANH:
-        return apply([](Floats x) { return gelu_tanh(x); });
-    }
-  }
+// Contiguous elements, or null.
+template <typename T>
+struct Addends {
+  const T* c = nullptr;
+  const T* bias = nullptr;
+  const T* residual = nullptr;
 };
+
+template <typename T, typename Activate>
+void finish_contiguous(
+    T* out, const float* sums, float alpha, float beta, const Addends<T>& addends, int64_t count, Activate activate
+) {
+  const auto [c, bias, residual] = addends;
+  const auto finished = [&](auto at) __attribute__((always_inline)) {
+    Floats x = alpha * at(sums);
+    x = c != nullptr ? x + beta * at(c) : x;
+    x = bias != nullptr ? x + at(bias) : x;
+    x = activate(x);
+    return residual != nullptr ? x + at(residual) : x;
+  };
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    store(out + i, finished([i](const auto* row) __attribute__((always_inline)) { return load(row + i); }));
+  }
+  if (i < count) {
+    const int64_t rest = count - i;
+    const auto first = [i, rest](const auto* row) __attribute__((always_inline)) { return load_first(row + i, rest); };
+    store_first(out + i, finished(first), rest);
+  }
+}
+
+// `count` elements of a row from `start` on, in `gathered` where they are not contiguous.
+template <typename T>
+const T* contiguous(const RowView& row, int64_t start, int64_t count, T* gathered) {
+  const T* source = at<T>(row.data, start * row.stride);
+  if (row.data == nullptr || row.stride == 1) {
+    return row.data == nullptr ? nullptr : source;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    gathered[i] = source[i * row.stride];
+  }
+  return gathered;
+}
 
 template <typename T>
 void finish_row(T* out, const float* sums, const EpilogueRow& row, int64_t count) {
+  T gathered[3][chunk];
   for (int64_t start = 0; start < count; start += chunk) {
-    Chunk x(sums + start, least(chunk, count - start));
-    if (row.alpha != 1.0f) {
-      x.apply([&](Floats v) { return row.alpha * v; });
+    const int64_t n = least(chunk, count - start);
+    const Addends<T> addends{
+        contiguous(row.c, start, n, gathered[0]),
+        contiguous(row.bias, start, n, gathered[1]),
+        contiguous(row.residual, start, n, gathered[2]),
+    };
+    const auto finish = [&](auto activate) {
+      finish_contiguous(out + start, sums + start, row.alpha, row.beta, addends, n, activate);
+    };
+    switch (row.activation) {
+      case MATMUL_ACTIVATION_NONE:
+        finish([](Floats x) { return x; });
+        break;
+      case MATMUL_ACTIVATION_RELU:
+        finish([](Floats x) { return relu(x); });
+        break;
+      case MATMUL_ACTIVATION_SILU:
+        finish([](Floats x) { return silu(x); });
+        break;
+      case MATMUL_ACTIVATION_GELU:
+        finish([](Floats x) { return gelu(x); });
+        break;
+      case MATMUL_ACTIVATION_GELU_TANH:
+        finish([](Floats x) { return gelu_tanh(x); });
+        break;
     }
-    x.add<T>(row.beta, row.c, start);
-    x.add<T>(1.0f, row.bias, start);
-    x.activate(row.activation);
-    x.add<T>(1.0f, row.residual, start);
-    x.write_to(out + start);
   }
 }
 

@@ -116,6 +116,31 @@ TESSL_INLINE Floats gelu(Floats x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
+// log(1 + x) for x >= 0; infinity and NaN come back. 2 ulp.
+// log(u) + c / u with u the rounded 1 + x and c what the rounding lost. u = 2^n m with m in [sqrt(1/2), sqrt(2)); the
+// polynomial of log(m) is that of Moshier, Cephes (1984).
+TESSL_INLINE Floats log1p_of_positive(Floats x) {
+  const Floats u = 1.0f + x;
+  const Floats lost = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
+  const Ints exponent = ((Ints)u - 0x3f3504f3) >> 23;
+  const Floats n = __builtin_convertvector(exponent, Floats);
+  const Floats f = (Floats)((Ints)u - (exponent << 23)) - 1.0f;
+  const Floats square = f * f;
+  Floats p = splat(7.0376836292e-2f);
+  p = p * f - 1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f - 1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f - 1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f - 2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  // ln 2 in two parts, the first short enough that its multiples are exact.
+  const Floats low = p * f * square + (n * -2.12194440e-4f - 0.5f * square) + lost / u;
+  const Floats log = (f + low) + n * 0.693359375f;
+  return x < __builtin_inff() ? log : x;
+}
+
 // Cosine and sine of one angle.
 struct Turn {
   Floats cosine;

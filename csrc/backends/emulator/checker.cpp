@@ -127,14 +127,24 @@ bool Checker::conflicts(
   if (cell.threadgroup != threadgroup_) {
     return !range.is_threadgroup_;
   }
-  if (cell.thread == place.thread() && !cell.several) {
+  using Threads = ShadowCell::Threads;
+  if (cell.thread == place.thread() && cell.threads == Threads::one) {
     return false;
   }
   if (cell.epoch != (range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_)) {
     return false;
   }
-  const bool same_simdgroup = !cell.several && cell.thread / emu::simd_width == place.simdgroup;
+  const bool same_simdgroup =
+      cell.threads != Threads::several_simdgroups && cell.thread / emu::simd_width == place.simdgroup;
   return !same_simdgroup || cell.simdgroup_epoch == simdgroup_epochs_[range.is_threadgroup_][place.simdgroup];
+}
+
+static ShadowCell::Threads apart(uint32_t a, uint32_t b) {
+  if (a == b) {
+    return ShadowCell::Threads::one;
+  }
+  return a / emu::simd_width == b / emu::simd_width ? ShadowCell::Threads::several
+                                                    : ShadowCell::Threads::several_simdgroups;
 }
 
 void Checker::note(
@@ -164,7 +174,7 @@ void Checker::note(
       range.is_threadgroup_ ? threadgroup_epoch_ : device_epoch_,
       simdgroup_epochs_[range.is_threadgroup_][place.simdgroup],
       place.thread(),
-      false,
+      ShadowCell::Threads::one,
       atomic
   };
   bool reported = false;
@@ -187,7 +197,11 @@ void Checker::note(
       const ShadowCell before = read;
       read = now;
       if (before.threadgroup == now.threadgroup && before.epoch == now.epoch) {
-        read.several = before.several || before.thread != now.thread;
+        const auto threads = std::max(before.threads, apart(before.thread, now.thread));
+        // What the simdgroup read before its last barrier is behind whatever it writes after this read.
+        const bool behind =
+            threads != ShadowCell::Threads::several_simdgroups && before.simdgroup_epoch != now.simdgroup_epoch;
+        read.threads = behind ? ShadowCell::Threads::one : threads;
         read.atomic = before.atomic && atomic;
       }
     }
@@ -203,9 +217,9 @@ void Checker::report_race(
     const ThreadPlace& place
 ) {
   const bool elsewhere = other.threadgroup != threadgroup_;
-  const std::string whom = elsewhere       ? "a thread of another threadgroup"
-                           : other.several ? "several threads"
-                                           : "thread " + decimal(other.thread);
+  const std::string whom = elsewhere                                   ? "a thread of another threadgroup"
+                           : other.threads != ShadowCell::Threads::one ? "several threads"
+                                                                       : "thread " + decimal(other.thread);
   const char* access = is_write ? " writes " : " reads ";
   const char* other_access = other_wrote ? " wrote" : " read";
   const char* apart = elsewhere ? " in the same launch" : " with no barrier between";

@@ -15,7 +15,7 @@ struct ShadowCell {
   uint32_t epoch = 0;       // of the threadgroup's barriers for this kind of memory
   uint32_t simdgroup_epoch = 0;
   uint16_t thread = 0;
-  bool several = false; // threads, in this epoch
+  enum class Threads : uint8_t { one, several, several_simdgroups } threads = Threads::one; // in this epoch
   bool atomic = false;
 };
 

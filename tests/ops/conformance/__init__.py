@@ -3,7 +3,19 @@
 ``test_conformance.py`` runs each spec over its cases, dtypes, input layouts and transforms.
 """
 
-from . import attention, gates, kv_store, matmul, norms, quantized, reductions, rope, sampling, segment_mean
+from . import (
+    attention,
+    gates,
+    kv_store,
+    matmul,
+    norms,
+    quantized,
+    reductions,
+    rope,
+    sampling,
+    segment_mean,
+    sparse_max_pool,
+)
 from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
 
 __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
@@ -17,6 +29,7 @@ SPECS: tuple[OpSpec, ...] = (
     *reductions.SPECS,
     *sampling.SPECS,
     *segment_mean.SPECS,
+    *sparse_max_pool.SPECS,
     *kv_store.SPECS,
     *attention.SPECS,
 )

@@ -38,6 +38,13 @@ struct matmul2d_descriptor {
 template <typename T>
 constexpr bool is_operand_v = false;
 
+template <typename Element>
+struct cooperative_iterator {
+  Element& operator*() const;
+  cooperative_iterator& operator++();
+  bool operator!=(cooperative_iterator) const;
+};
+
 template <typename Element, typename Role>
 struct cooperative_tensor {
   using element_type = Element;
@@ -53,10 +60,10 @@ struct cooperative_tensor {
   void load(Tensor);
   template <typename Tensor>
   void store(Tensor) const;
-  Element* begin();
-  Element* end();
+  cooperative_iterator<Element> begin();
+  cooperative_iterator<Element> end();
   template <typename Iterator>
-  Element* map_iterator(Iterator);
+  cooperative_iterator<Element> map_iterator(Iterator);
 };
 
 template <typename Element, typename Extents, typename... Rest>

@@ -1,0 +1,158 @@
+"""Shards: what is in them, what an interruption leaves, and how several processes share the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_tessl.encoders import SentenceEncoder, SparseEncoder, encode_to_shards
+
+from .conftest import add_modules
+
+TEXTS = [f"the {'sea ' * (i % 7)}storm" for i in range(25)]
+
+
+@pytest.fixture
+def dense(tiny: Path) -> SentenceEncoder:
+    add_modules(tiny, ("Pooling", {"pooling_mode": "mean"}))
+    return SentenceEncoder(tiny)
+
+
+def read(path: Path) -> np.ndarray:
+    match path.suffix:
+        case ".npy":
+            return np.load(path)
+        case ".npz":
+            return np.load(path)["embeddings"]
+        case ".jsonl":
+            return np.array([json.loads(line)["embedding"] for line in path.read_text().splitlines()], np.float32)
+    return np.array(dict(mx.load(str(path)))["embeddings"])
+
+
+class TestContent:
+    @pytest.mark.parametrize("format", ["npy", "npz", "jsonl", "safetensors"])
+    def test_embeddings(self, dense: SentenceEncoder, format: str, tmp_path: Path) -> None:
+        shards = encode_to_shards(dense, iter(TEXTS), tmp_path / "out", format=format, shard_size=10, truncate_dim=8)
+        assert [path.name for path in shards.paths] == [f"{i:05}.{format}" for i in range(3)]
+        assert (shards.texts, shards.written) == (25, 3)
+        assert [len(read(path)) for path in shards.paths] == [10, 10, 5]
+        together = np.concatenate([read(path) for path in shards.paths])
+        assert np.abs(together - dense.encode(TEXTS, truncate_dim=8)).max() <= 1e-6
+        index = json.loads((tmp_path / "out" / "index.json").read_text())
+        assert index["texts"] == 25
+        assert index["shards"] == [path.name for path in shards.paths]
+        assert sorted(os.listdir(tmp_path / "out")) == [*index["shards"], "index.json", "settings.json"]
+
+    @pytest.mark.parametrize("format", ["npz", "jsonl", "safetensors"])
+    def test_vectors(self, tiny: Path, format: str, tmp_path: Path) -> None:
+        encoder = SparseEncoder(tiny)
+        shards = encode_to_shards(encoder, TEXTS, tmp_path / "out", format=format, shard_size=20, max_active_dims=9)
+        expected = encoder.encode(TEXTS, max_active_dims=9)
+        if format == "jsonl":
+            lines = [line for path in shards.paths for line in path.read_text().splitlines()]
+            records = [json.loads(line) for line in lines]
+            assert [record["text"] for record in records] == TEXTS
+            indices, values = ([x for record in records for x in record[name]] for name in ("indices", "values"))
+        else:
+            names = ("indices", "data") if format == "npz" else ("indices", "values")
+            load = np.load if format == "npz" else lambda path: dict(mx.load(str(path)))
+            parts = [load(path) for path in shards.paths]
+            indices, values = (np.concatenate([np.array(part[name]) for part in parts]) for name in names)
+        assert np.array_equal(indices, expected.indices)
+        assert np.abs(np.array(values) - expected.values).max() <= 1e-6
+
+    def test_nothing(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        assert encode_to_shards(dense, [], tmp_path / "out").paths == []
+        assert json.loads((tmp_path / "out" / "index.json").read_text())["shards"] == []
+
+
+class TestInterruption:
+    def test_goes_on_where_it_was(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        def interrupted() -> Iterator[str]:
+            yield from TEXTS[:22]
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            encode_to_shards(dense, interrupted(), tmp_path, format="npy", shard_size=10)
+        assert sorted(os.listdir(tmp_path)) == ["00000.npy", "00001.npy", "settings.json", "tiny"]
+        old = (tmp_path / "00000.npy").stat().st_mtime_ns
+        shards = encode_to_shards(dense, TEXTS, tmp_path, format="npy", shard_size=10)
+        assert (len(shards.paths), shards.written) == (3, 1)
+        assert (tmp_path / "00000.npy").stat().st_mtime_ns == old
+        together = np.concatenate([read(path) for path in shards.paths])
+        assert np.abs(together - dense.encode(TEXTS)).max() <= 1e-6
+
+    def test_killed(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        """In the middle of a shard: what is there is whole, and what was half done is gone after the next run."""
+        script = f"""
+import itertools, mlx_tessl as mt
+encoder = mt.encoders.SentenceEncoder({str(dense.folder)!r})
+texts = itertools.cycle(["the sea " * 20])
+mt.encoders.encode_to_shards(encoder, texts, {str(tmp_path / "out")!r}, format="npy", shard_size=64)
+"""
+        process = subprocess.Popen([sys.executable, "-c", script])
+        while len(list((tmp_path / "out").glob("*.npy"))) < 2 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        (tmp_path / "out" / ".00099.npy.x.part").write_bytes(b"half")
+        done = sorted((tmp_path / "out").glob("*.npy"))
+        assert len(done) >= 2
+        assert {read(path).shape for path in done} == {(64, 48)}
+        texts = ["the sea " * 20] * 64 * (len(done) + 1)
+        shards = encode_to_shards(dense, texts, tmp_path / "out", format="npy", shard_size=64)
+        assert shards.written == 1
+        assert not list((tmp_path / "out").glob(".*"))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"shard_size": 7}, "shard_size 10, not 7"),
+            ({"truncate_dim": 8}, "truncate_dim None, not 8"),
+            ({"source": "b"}, "source 'a', not 'b'"),
+        ],
+    )
+    def test_other_settings_are_refused(
+        self, dense: SentenceEncoder, change: dict[str, object], message: str, tmp_path: Path
+    ) -> None:
+        options = {"format": "npy", "shard_size": 10, "source": "a"}
+        encode_to_shards(dense, TEXTS, tmp_path / "out", **options)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"was begun with {message}"):
+            encode_to_shards(dense, TEXTS, tmp_path / "out", **options | change)  # type: ignore[arg-type]
+
+    def test_bad_arguments(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="format is 'csv'; it must be one of npy"):
+            encode_to_shards(dense, TEXTS, tmp_path, format="csv")
+        with pytest.raises(ValueError, match="shard_size is 0"):
+            encode_to_shards(dense, TEXTS, tmp_path, shard_size=0)
+
+
+def test_two_processes_over_loopback(dense: SentenceEncoder, tmp_path: Path) -> None:
+    """As mlx.launch starts them; each writes its shards, and both say how many."""
+    (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
+    launch = Path(sys.executable).parent / "mlx.launch"
+    command = [sys.executable, "-m", "mlx_tessl.cli", "embed", str(dense.folder), "--file", str(tmp_path / "texts")]
+    shards = ["--output-dir", str(tmp_path / "out"), "--shard-size", "7"]
+    ports = ["--starting-port", str(20000 + os.getpid() % 20000)]
+    result = subprocess.run(
+        [str(launch), "-n", "2", "--backend", "ring", *ports, *command, *shards],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    said = result.stdout + result.stderr
+    assert said.count("wrote 2 of 4 shards of embeddings") == 2, said
+    paths = sorted((tmp_path / "out").glob("*.npy"))
+    together = np.concatenate([read(path) for path in paths])
+    assert np.abs(together - dense.encode(TEXTS)).max() <= 1e-6
+    assert json.loads((tmp_path / "out" / "index.json").read_text())["texts"] == 25
