@@ -72,12 +72,9 @@ def tokenizer_of(ranks: Path) -> Tokenizer:
     lines = (line.split() for line in ranks.read_bytes().splitlines() if line)
     tokens = {base64.b64decode(token): int(rank) for token, rank in lines}
     letters = _letters()
-
-    def spelled(token: bytes) -> str:
-        return "".join(letters[byte] for byte in token)
-
-    vocabulary = {spelled(token): rank for token, rank in tokens.items()}
-    merges = [(spelled(left), spelled(right)) for left, right in _merges(tokens)]
+    spelled = {token: "".join(letters[byte] for byte in token) for token in tokens}
+    vocabulary = {spelled[token]: rank for token, rank in tokens.items()}
+    merges = [(spelled[left], spelled[right]) for left, right in _merges(tokens)]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
