@@ -154,27 +154,18 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
   }
 
   const int64_t first_row = (int64_t(row) * args.heads + head) * args.Tq;
+  const float sink = attention_has_sinks ? sinks[head * args.sinks_stride] : 0.0f;
   float factors[cooperative_slots];
   ushort slot = 0;
 #pragma clang loop unroll(full)
   for (auto it = scores.begin(); it != scores.end(); ++it, ++slot) {
-    float best = *m.map_iterator(it);
-    float sum = *l.map_iterator(it);
-    const bool sees_none = best == hidden_score;
-    factors[slot] = 1.0f;
-    if (attention_has_sinks && !sees_none) {
-      const float sink = sinks[head * args.sinks_stride] * log2_e;
-      const float top = max(sink, best);
-      factors[slot] = fast::exp2(max(best - top, -1000.0f));
-      sum = sum * factors[slot] + fast::exp2(max(sink - top, -1000.0f));
-      best = top;
-    }
-    factors[slot] = sees_none ? 0.0f : factors[slot] / sum;
+    const AttentionEnd end = attention_end(*m.map_iterator(it), *l.map_iterator(it), attention_has_sinks, sink);
+    factors[slot] = end.factor;
     if (attention_saves_lse && column == 0 && team.part == 0 && scores.is_valid_element(slot)) {
       const auto at = scores.get_multidimensional_index(slot);
       const int query = first_query + at[1];
       if (at[0] == 0 && query < args.Tq) {
-        lse[first_row + query] = sees_none ? largest_float : (best + precise::log2(sum)) * ln_2;
+        lse[first_row + query] = end.lse;
       }
     }
   }

@@ -34,16 +34,21 @@ size_t dtype_index(mlx::core::Dtype dtype) {
   return dtype == mlx::core::float32 ? 0 : dtype == mlx::core::float16 ? 1 : 2;
 }
 
-// The kernels of one variant by dtype and head dimension.
+// The kernels of one variant by dtype and head dimension; some are named by their rows as well.
 template <size_t Count>
 class KernelTable {
  public:
   KernelTable(
-      const std::string& variant, const char* family, Capability capability, const std::array<int32_t, Count>& heads
+      const std::string& variant,
+      const char* family,
+      Capability capability,
+      const std::array<int32_t, Count>& heads,
+      const std::array<int32_t, Count>& rows = {}
   ) {
     for (size_t dtype = 0; dtype < dtype_names.size(); ++dtype) {
       for (size_t i = 0; i < Count; ++i) {
-        const std::string name = "attention_" + variant + "_" + dtype_names[dtype] + "_" + decimal(heads[i]);
+        const std::string name = "attention_" + variant + "_" + dtype_names[dtype] + "_" + decimal(heads[i]) +
+                                 (rows[i] == 0 ? "" : "_" + decimal(rows[i]));
         kernels_[dtype][i] = intern_kernel(name, family, capability);
       }
     }
@@ -168,8 +173,22 @@ bool runs_on_matrix_units(const Problem& problem, const DeviceProfile& device) {
   return device.has(Capability::tensorops) && device.macos >= cooperative_inputs_macos && truncates;
 }
 
+// Queries of one head, and of all heads that share keys, that pass by vectors: MLX's limits for its vector kernel.
+constexpr int32_t vector_queries = 8;
+constexpr int32_t vector_rows = 32;
+
+bool passes_by_vectors(const Problem& problem) {
+  const int64_t rows = int64_t{problem.Tq} * (problem.heads / problem.kv_heads);
+  const bool fits = std::max(problem.D, problem.Dv) <= heads_of_tensorops.back();
+  return problem.Tq <= vector_queries && rows <= vector_rows && fits;
+}
+
 // The first that applies.
 constexpr std::array kernel_rules{
+    KernelRule{
+        [](const Problem& problem, const DeviceProfile&) { return passes_by_vectors(problem); },
+        {AttentionKernelKind::vector, "few queries: reading the keys once is all there is to gain"}
+    },
     KernelRule{
         [](const Problem& problem, const DeviceProfile& device) { return runs_on_matrix_units(problem, device); },
         {AttentionKernelKind::tensorops, "tiles of queries on the matrix units: 16 bits, or float32 cut to tf32"}
@@ -221,6 +240,90 @@ void add_tiles(Plan& plan, const Problem& problem, const TileShape& tile) {
   const int64_t tiles = int64_t{ceil_div(problem.Tq, tile.rows)} * args.column_parts;
   launch.grid = {unsigned_of(tiles), unsigned_of(problem.heads), unsigned_of(problem.B)};
   launch.group = {tile.threads, 1, 1};
+}
+
+// Up to so many keys one threadgroup passes over all of them: from there on MLX passes twice as well. Beyond, splits
+// are at least 256 keys long, 32 to each simdgroup, and 64 at most. All this depends on one row's shape alone.
+constexpr int32_t whole_keys = 1024;
+constexpr int32_t least_split_keys = 256;
+constexpr int32_t most_splits = 64;
+constexpr int32_t split_unit = 32;
+
+// The most keys that the queries may see, from the multiple of 32 on at or before the first.
+int64_t keys_in_reach(const AttentionArgs& args) {
+  const int64_t keys = int64_t{args.P} + args.Tk;
+  if (args.reach_left == ATTENTION_UNLIMITED) {
+    return keys;
+  }
+  const int64_t right = std::min<int64_t>(args.reach_right, keys);
+  return std::min(keys, args.reach_left + right + args.Tq + split_unit);
+}
+
+int32_t keys_of_split(int64_t keys) {
+  if (keys <= whole_keys) {
+    return whole_keys;
+  }
+  const int64_t least = (keys + most_splits - 1) / most_splits;
+  return std::max(least_split_keys, static_cast<int32_t>((least + split_unit - 1) / split_unit * split_unit));
+}
+
+// Kernels by the columns of a row and by the rows that share a pass: fewer where a row fills the registers.
+const Kernel* vector_kernel(const Problem& problem, bool single) {
+  static const KernelTable one("vector", "attention", Capability::portable, heads_of_tensorops, {1, 1, 1, 1});
+  static const KernelTable several("vector", "attention", Capability::portable, heads_of_tensorops, {4, 4, 4, 2});
+  return (single ? one : several)(problem.dtype, fitting(heads_of_tensorops, std::max(problem.D, problem.Dv)));
+}
+
+void add_vectors(Plan& plan, const Problem& problem) {
+  static const TypedKernels combine("attention_combine", "attention");
+  AttentionArgs args = args_of(problem);
+  const int64_t keys = keys_in_reach(args);
+  args.split_keys = keys_of_split(keys);
+  args.splits = std::max(1, static_cast<int32_t>((keys + args.split_keys - 1) / args.split_keys));
+  const bool whole = args.splits == 1;
+  const int32_t rows = problem.heads / problem.kv_heads * problem.Tq;
+  const int32_t rows_of_pass = rows == 1 ? 1 : std::max(problem.D, problem.Dv) > 256 ? 2 : 4;
+  const int64_t splits = int64_t{problem.B} * problem.heads * problem.Tq * args.splits;
+  const Argument output = Argument::output(0);
+  const Argument lse = problem.saves_lse ? Argument::output(1) : Argument::unused();
+  const Argument sums = whole ? Argument::unused() : plan.add_scratch(splits * problem.Dv * sizeof(float));
+  const Argument ends = whole ? Argument::unused() : plan.add_scratch(splits * 2 * sizeof(float));
+
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = vector_kernel(problem, rows_of_pass == 1);
+  add_constants(launch, problem, all_in_runs_of_four(problem));
+  launch.constants.push_back(FunctionConstant::boolean(9, whole && problem.sinks));
+  launch.constants.push_back(FunctionConstant::boolean(10, whole && problem.saves_lse));
+  launch.constants.push_back(FunctionConstant::boolean(11, !whole));
+  launch.constants.push_back(FunctionConstant::boolean(12, whole));
+  add_operands(launch, problem);
+  launch.arguments.push_back(bound(problem.sinks, whole));
+  launch.arguments.push_back(whole ? output : Argument::unused());
+  launch.arguments.push_back(whole ? lse : Argument::unused());
+  launch.push_bytes(args);
+  launch.arguments.push_back(sums);
+  launch.arguments.push_back(ends);
+  const int64_t passes = int64_t{ceil_div(rows, rows_of_pass)} * args.splits;
+  launch.grid = {unsigned_of(passes), unsigned_of(problem.kv_heads), unsigned_of(problem.B)};
+  launch.group = {256, 1, 1};
+  if (whole) {
+    return;
+  }
+
+  plan.launches.push_back({});
+  Launch& last = plan.launches.back();
+  last.kernel = combine.of(problem.dtype);
+  last.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
+  last.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
+  last.arguments.push_back(Argument::scratch_in(sums.index));
+  last.arguments.push_back(Argument::scratch_in(ends.index));
+  last.arguments.push_back(bound(problem.sinks));
+  last.arguments.push_back(output);
+  last.arguments.push_back(lse);
+  last.push_bytes(args);
+  last.grid = {unsigned_of(problem.Tq), unsigned_of(problem.heads), unsigned_of(problem.B)};
+  last.group = {128, 1, 1};
 }
 
 // The gradients by queries, and by keys: kernels/attention_grad.metal and attention_grad_tensorops.metal. dk and dv are
@@ -417,8 +520,12 @@ Plan plan_attention(const Problem& problem, const DeviceProfile& device) {
   if (problem.B == 0 || problem.heads == 0 || problem.Tq == 0 || problem.Dv == 0) {
     return plan;
   }
-  const bool tensorops = choose_attention_kernel(problem, device).kind == AttentionKernelKind::tensorops;
-  add_tiles(plan, problem, tensorops ? tensorops_tile(problem) : portable_tile(problem));
+  const auto kind = choose_attention_kernel(problem, device).kind;
+  if (kind == AttentionKernelKind::vector) {
+    add_vectors(plan, problem);
+  } else {
+    add_tiles(plan, problem, kind == AttentionKernelKind::tensorops ? tensorops_tile(problem) : portable_tile(problem));
+  }
   return plan;
 }
 

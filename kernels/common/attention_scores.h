@@ -176,3 +176,23 @@ inline float score_of_pair(
   }
   return mask_score<T>(attention_score(dot, args), query, key, mask);
 }
+
+// What sums come to: the reciprocal of the denominator with the factor of the sums, and the log-sum-exp.
+struct AttentionEnd {
+  float factor;
+  float lse;
+};
+
+inline AttentionEnd attention_end(float m, float l, bool has_sink, float sink) {
+  if (m == hidden_score) {
+    return {0.0f, largest_float};
+  }
+  float factor = 1.0f;
+  if (has_sink) {
+    const float best = metal::max(sink * log2_e, m);
+    factor = metal::fast::exp2(metal::max(m - best, -1000.0f));
+    l = l * factor + metal::fast::exp2(metal::max(sink * log2_e - best, -1000.0f));
+    m = best;
+  }
+  return {factor / l, (m + metal::precise::log2(l)) * ln_2};
+}

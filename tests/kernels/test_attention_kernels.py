@@ -64,7 +64,7 @@ features = pytest.mark.parametrize("feature", FEATURES)
 
 def problem_of(kind: str, **keywords: Any) -> Problem:
     problem = Problem(**(KINDS[kind] | keywords))
-    assert problem.call().kind == kind
+    assert problem.call().kind in (kind, "vector")
     return problem
 
 
@@ -134,37 +134,43 @@ def bits(x: Array) -> Array:
     return x.view(np.uint64)
 
 
-@kinds
-def test_a_row_keeps_its_bits_beside_others(kind: str) -> None:
-    options: dict[str, Any] = {"Tq": 40, "Tk": 75, "causal": True}
-    together = forward(problem_of(kind, B=3, lengths=(75, 33, 60), **options))
-    first = problem_of(kind, B=3, **options).values
+def compare_row_with_batch(options: dict[str, Any], lengths: tuple[int, ...]) -> None:
+    together = Problem(B=3, lengths=lengths, **options)
 
     def only_second(arrays: dict[str, Array]) -> None:
         for name in ("q", "k", "v"):
-            arrays[name] = first[name][1:2].astype(np.float32)
+            arrays[name] = together.values[name][1:2].astype(np.float32)
 
-    alone = forward(problem_of(kind, B=1, lengths=(33,), change=only_second, **options))
-    for x, y in zip(together, alone, strict=True):
+    alone = Problem(B=1, lengths=lengths[1:2], change=only_second, **options)
+    for x, y in zip(forward(together), forward(alone), strict=True):
         assert np.array_equal(bits(x[1:2]), bits(y))
+
+
+def compare_prefix_with_copy(options: dict[str, Any], Tk: int, P: int) -> None:
+    lengths = (Tk - 20, Tk)
+    shared = Problem(Tk=Tk, P=P, lengths=lengths, **options)
+
+    def copy_prefix(arrays: dict[str, Array]) -> None:
+        for name in arrays.keys() & {"q", "sinks"}:
+            arrays[name] = shared.values[name].astype(np.float32)
+        for name in ("k", "v"):
+            arrays[name] = Oracle(shared).with_prefix(name).astype(np.float32)
+
+    copied = Problem(Tk=P + Tk, lengths=tuple(P + n for n in lengths), change=copy_prefix, **options)
+    for x, y in zip(forward(shared), forward(copied), strict=True):
+        assert np.array_equal(bits(x), bits(y))
+
+
+@kinds
+def test_a_row_keeps_its_bits_beside_others(kind: str) -> None:
+    compare_row_with_batch(KINDS[kind] | {"Tq": 40, "Tk": 75, "causal": True}, lengths=(75, 33, 60))
 
 
 @pytest.mark.parametrize("P", [5, 32, 41])
 @both_dtypes
 def test_a_prefix_gives_the_bits_of_its_copy(kind: str, P: int, dtype: str) -> None:
-    options: dict[str, Any] = {"dtype": dtype, "Tq": 19, "causal": True, "window": (40, -1), "sinks": True}
-    shared = problem_of(kind, Tk=50, P=P, lengths=(30, 50), **options)
-    lengths = tuple(P + n for n in (30, 50))
-
-    def copy_prefix(arrays: dict[str, Array]) -> None:
-        for name in ("q", "sinks"):
-            arrays[name] = shared.values[name].astype(np.float32)
-        for name in ("k", "v"):
-            arrays[name] = Oracle(shared).with_prefix(name).astype(np.float32)
-
-    copied = problem_of(kind, Tk=50 + P, lengths=lengths, change=copy_prefix, **options)
-    for x, y in zip(forward(shared), forward(copied), strict=True):
-        assert np.array_equal(bits(x), bits(y))
+    options = {"dtype": dtype, "Tq": 19, "causal": True, "window": (40, -1), "sinks": True}
+    compare_prefix_with_copy(KINDS[kind] | options, Tk=50, P=P)
 
 
 @kinds
@@ -176,7 +182,7 @@ def test_two_runs_agree(kind: str) -> None:
         assert np.array_equal(bits(x), bits(y))
 
 
-def poison_hidden(name: str) -> Any:
+def poison_hidden(name: str, queries: int = 40) -> Any:
     """Puts NaN where lengths, the causal mask or the bool mask hide a key from some query or from all."""
 
     def change(arrays: dict[str, Array]) -> None:
@@ -185,7 +191,7 @@ def poison_hidden(name: str) -> Any:
         arrays[name][1, :, 13:] = np.nan
         if "mask" in arrays:
             arrays["mask"][...] = True
-            arrays["mask"][0, :, :40, 66] = False
+            arrays["mask"][0, :, :queries, 66] = False
             arrays["mask"][0, :, :, 21:23] = False
 
     return change
@@ -251,6 +257,67 @@ def test_hidden_blocks_are_not_visited() -> None:
 def test_bfloat16_is_rounded_to_the_nearest() -> None:
     x = np.array([1.0, 1.00390625, 1.01171875, -2.0], np.float32)
     assert wide(stored(x, "bfloat16"), "bfloat16").tolist() == [1.0, 1.0, 1.015625, -2.0]
+
+
+# Queries and keys; heads and heads of keys; with 1100 keys there are five splits.
+DECODE: dict[str, dict[str, Any]] = {
+    "one": {"Tq": 1, "Tk": 70, "heads": 1},
+    "heads": {"Tq": 1, "Tk": 70, "heads": 6, "kv_heads": 2},
+    "queries": {"Tq": 5, "Tk": 70, "causal": True, "window": (40, -1), "sinks": True, "softcap": 2.0},
+    "no_key": {"Tq": 3, "Tk": 70, "lengths": (70, 0), "starts": (66, 0), "mask": "additive", "sinks": True},
+    "prefix": {"Tq": 2, "Tk": 20, "P": 37, "mask": "bool"},
+    "no_keys": {"Tq": 2, "Tk": 0},
+    "splits": {"Tq": 2, "Tk": 1000, "P": 100, "lengths": (1000, 300), "sinks": True, "causal": True, "B": 2},
+    "splits_window": {"Tq": 2, "Tk": 1500, "window": (1100, 0), "B": 1, "heads": 1},
+    "splits_no_key": {"Tq": 1, "Tk": 1100, "lengths": (0,), "B": 1, "heads": 1},
+}
+
+
+@pytest.mark.parametrize("case", DECODE)
+def test_decode(case: str) -> None:
+    problem = Problem(**DECODE[case])
+    launches = [launch.kernel for launch in problem.call().plan().launches]
+    assert launches[0].startswith("attention_vector_float32_64_")
+    assert launches[1:] == (["attention_combine_float32"] if case.startswith("splits") else [])
+    check_forward(problem)
+
+
+VECTOR_HEADS = [
+    *(("float16", D) for D in (20, 72, 256)),
+    *(("bfloat16", D) for D in (64, 80, 192)),
+    *(("float32", D) for D in (96, 128, 512)),
+]
+
+
+@pytest.mark.parametrize("Tq", [1, 5])
+@pytest.mark.parametrize(("dtype", "D"), VECTOR_HEADS)
+def test_decode_heads(dtype: str, D: int, Tq: int) -> None:
+    problem = Problem(dtype=dtype, D=D, Dv=D - 3, B=1, heads=1, Tq=Tq, Tk=37, causal=True)
+    assert problem.call().kind == "vector"
+    check_forward(problem)
+
+
+@pytest.mark.parametrize("layout", ["bthd", "bhdt"])
+def test_decode_of_operands_as_they_lie(layout: Any) -> None:
+    check_forward(Problem(dtype="float16", D=36, layout=layout, Tq=3, Tk=40))
+
+
+@pytest.mark.parametrize(("Tk", "P"), [(50, 13), (1060, 41)])
+def test_decode_gives_a_prefix_the_bits_of_its_copy(Tk: int, P: int) -> None:
+    compare_prefix_with_copy({"Tq": 3, "causal": True, "heads": 1}, Tk=Tk, P=P)
+
+
+def test_decode_of_a_row_keeps_its_bits_beside_others() -> None:
+    compare_row_with_batch({"Tq": 2, "Tk": 1100, "heads": 1}, lengths=(1100, 700, 33))
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_decode_past_hidden_nans(name: str) -> None:
+    problem = Problem(Tq=2, lengths=(70, 13), mask="bool", change=poison_hidden(name, queries=1))
+    finite = np.isfinite(forward(problem)[0])
+    assert finite[0, :, 0].all()
+    assert not finite[0, :, 1].all(-1).any()
+    assert finite[1].all()
 
 
 # Largest error of a gradient over its largest magnitude (of a mask over the largest sum of magnitudes); weights and
