@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def main(
     results: Callable[[argparse.Namespace], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
     plot: Callable[[dict[str, Any], Path], None],
+    more_options: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
     """The command line of a benchmark: measures, prints, and writes JSON and the plot made from it."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,6 +42,8 @@ def main(
     parser.add_argument("--seconds", type=float, default=0.3, help="time for each method of each case in one turn")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    if more_options:
+        more_options(parser)
     options = parser.parse_args()
     if options.worker:
         work(options)
@@ -82,12 +85,24 @@ def emit(samples: Samples) -> None:
     json.dump(samples, sys.stdout)
 
 
-def alternate(script: str, workers: Iterable[str], options: argparse.Namespace) -> Samples:
-    """Runs the workers of a script in turn, ``options.rounds`` times, and collects their samples."""
+def alternate(
+    script: str, workers: Iterable[str], options: argparse.Namespace, pythons: Mapping[str, str] | None = None
+) -> Samples:
+    """Runs the workers of a script in turn, ``options.rounds`` times, and collects their samples.
+
+    A worker runs in the Python that ``pythons`` names for it, or in this one.
+    """
     collected: Samples = {}
     turns = [worker for _ in range(options.rounds) for worker in workers]
     for worker in tqdm(turns, desc=Path(script).stem, file=sys.stderr):
-        command = [sys.executable, script, "--worker", worker, "--seconds", str(options.seconds)]
+        command = [
+            (pythons or {}).get(worker, sys.executable),
+            script,
+            "--worker",
+            worker,
+            "--seconds",
+            str(options.seconds),
+        ]
         process = subprocess.run([*command, "--only", options.only], stdout=subprocess.PIPE, check=True)
         for case, methods in json.loads(process.stdout).items():
             for method, seconds in methods.items():

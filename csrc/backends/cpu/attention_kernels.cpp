@@ -82,17 +82,69 @@ void multiply_nonzero(const PanelProduct& p) {
   }
 }
 
+// rows[i][j] becomes rows[j][i]: interleaving the first half of the rows with the second, as often as halves halve.
+#if defined(__AVX__) && !defined(__AVX512F__)
+TESSL_INLINE void transpose(Floats (&x)[lanes]) {
+  // Interleaving stays within halves of 128 bits here, so that whole halves are exchanged at the end.
+  Floats y[lanes];
+  for (int i = 0; i < 4; ++i) {
+    y[2 * i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    y[2 * i + 1] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    x[i] = __builtin_shufflevector(y[i], y[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    x[i + 1] = __builtin_shufflevector(y[i], y[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    x[i + 2] = __builtin_shufflevector(y[i + 1], y[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    x[i + 3] = __builtin_shufflevector(y[i + 1], y[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  for (int i = 0; i < 4; ++i) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    y[i + 4] = __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  std::memcpy(x, y, sizeof(x));
+}
+#else
+TESSL_INLINE void transpose(Floats (&x)[lanes]) {
+  for (int step = 1; step < lanes; step *= 2) {
+    Floats y[lanes];
+    for (int i = 0; i < lanes / 2; ++i) {
+      const Floats first = x[i];
+      const Floats second = x[i + lanes / 2];
+#if defined(__AVX512F__)
+      y[2 * i] = __builtin_shufflevector(first, second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      y[2 * i + 1] =
+          __builtin_shufflevector(first, second, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#else
+      y[2 * i] = __builtin_shufflevector(first, second, 0, 4, 1, 5);
+      y[2 * i + 1] = __builtin_shufflevector(first, second, 2, 6, 3, 7);
+#endif
+    }
+    std::memcpy(x, y, sizeof(x));
+  }
+}
+#endif
+
 void pack_transposed(float* panel, const float* source, int64_t stride, int64_t count, int64_t depth) {
   if (count < columns) {
     std::memset(panel, 0, static_cast<size_t>(depth * columns) * sizeof(float));
   }
-  constexpr int64_t step = 16;
-  for (int64_t start = 0; start < depth; start += step) {
-    const int64_t end = start + step < depth ? start + step : depth;
-    for (int64_t r = 0; r < count; ++r) {
-      for (int64_t d = start; d < end; ++d) {
-        panel[d * columns + r] = source[r * stride + d];
+  const int64_t whole_rows = count / lanes * lanes;
+  const int64_t whole_depth = depth / lanes * lanes;
+  for (int64_t r = 0; r < whole_rows; r += lanes) {
+    for (int64_t d = 0; d < whole_depth; d += lanes) {
+      Floats block[lanes];
+      for (int i = 0; i < lanes; ++i) {
+        block[i] = read<Floats>(source + (r + i) * stride + d);
       }
+      transpose(block);
+      for (int i = 0; i < lanes; ++i) {
+        write(panel + (d + i) * columns + r, block[i]);
+      }
+    }
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t d = r < whole_rows ? whole_depth : 0; d < depth; ++d) {
+      panel[d * columns + r] = source[r * stride + d];
     }
   }
 }
@@ -140,18 +192,54 @@ TESSL_INLINE Floats seen_scores(const ScoreRow& row, int64_t c, Floats* capped) 
   return x;
 }
 
-float soften(const ScoreRow& row, float& most, float& sum) {
+// Columns of a row whose scores are as they are computed, all of them seen; whole vectors.
+struct Interior {
+  int64_t begin;
+  int64_t end;
+
+  explicit Interior(const ScoreRow& row) {
+    const bool plain = row.scale == 1.0f && row.cap == 0.0f && row.bias == nullptr;
+    begin = row.begin <= row.first ? row.first : row.first + (row.begin - row.first + lanes - 1) / lanes * lanes;
+    begin = begin < row.last ? begin : row.last;
+    end = row.end >= row.last ? row.last : row.first + (row.end - row.first) / lanes * lanes;
+    end = plain && begin < end ? end : begin;
+  }
+};
+
+TESSL_INLINE Floats larger(Floats x, Floats y) {
+  return x < y ? y : x;
+}
+
+TESSL_INLINE float max_lane(Floats x) {
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      x[i] = x[i] < x[i + half] ? x[i + half] : x[i];
+    }
+  }
+  return x[0];
+}
+
+float soften(ScoreRow row, float& most, float& sum) {
+  const Interior interior(row);
   Floats greatest = splat(most);
-  Floats unused;
-  for (int64_t c = row.first; c < row.last; c += lanes) {
-    const Floats x = seen_scores(row, c, &unused);
-    write(row.scores + c, x);
-    greatest = greatest < x ? x : greatest;
+  const auto edge = [&](int64_t begin, int64_t end) {
+    Floats unused;
+    for (int64_t c = begin; c < end; c += lanes) {
+      const Floats x = seen_scores(row, c, &unused);
+      write(row.scores + c, x);
+      greatest = larger(greatest, x);
+    }
+  };
+  edge(row.first, interior.begin);
+  Floats others = greatest;
+  int64_t c = interior.begin;
+  for (; c + 2 * lanes <= interior.end; c += 2 * lanes) {
+    greatest = larger(greatest, read<Floats>(row.scores + c));
+    others = larger(others, read<Floats>(row.scores + c + lanes));
   }
-  float new_most = greatest[0];
-  for (int i = 1; i < lanes; ++i) {
-    new_most = new_most < greatest[i] ? greatest[i] : new_most;
-  }
+  edge(c, row.last);
+  greatest = larger(greatest, others);
+  const float new_most = max_lane(greatest);
   // With nothing seen yet, weights are 2^-infinity.
   const float base = new_most == -infinity ? 0.0f : new_most;
   Floats total{};
@@ -170,7 +258,7 @@ float soften(const ScoreRow& row, float& most, float& sum) {
   return factor;
 }
 
-void soften_gradient(const ScoreRow& row, float log_sum, float mean, float factor, bool by_bias, float* slopes) {
+void soften_gradient(ScoreRow row, float log_sum, float mean, float factor, bool by_bias, float* slopes) {
   for (int64_t c = row.first; c < row.last; c += lanes) {
     Floats capped{};
     const Floats x = seen_scores(row, c, &capped);

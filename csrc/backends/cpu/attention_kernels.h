@@ -52,11 +52,11 @@ struct AttentionKernels {
   // One step of the online softmax: scores become weights 2^(score - most), 0 where they are not seen, after `most` has
   // grown to the greatest of them, and their sum is added to `sum`. Returns what all that was summed before is to be
   // multiplied by, 2^(most before - most).
-  float (*soften)(const ScoreRow& row, float& most, float& sum);
+  float (*soften)(ScoreRow row, float& most, float& sum);
 
   // Scores become weights 2^(score - log_sum), and `slopes`, the derivatives by the weights, those by the products,
   // times `factor`: weight (slope - mean), through the cap unless `by_bias`.
-  void (*soften_gradient)(const ScoreRow& row, float log_sum, float mean, float factor, bool by_bias, float* slopes);
+  void (*soften_gradient)(ScoreRow row, float log_sum, float mean, float factor, bool by_bias, float* slopes);
 };
 
 const AttentionKernels& attention_kernels();

@@ -20,7 +20,7 @@ TESSL_INLINE Floats exp_near_zero(Floats r) {
   return 1.0f + (r + r * r * p);
 }
 
-// 2^n for -127 < n < 128.
+// 2^n for -127 < n < 128, and 0 for -127.
 TESSL_INLINE Floats power_of_two(Ints n) {
   return (Floats)((n + 127) << 23);
 }
@@ -43,15 +43,15 @@ TESSL_INLINE Floats exp_of_negative(Floats x) {
   return x < least_exponent ? Floats{} : exp_in_range(bounded, Floats{});
 }
 
-// 2^x for x <= 0 (or a little above, by rounding), and 0 below -126. 1.1 ulp.
+// 2^x for x <= 0 (or a little above, by rounding), and 0 below -126.5. 1.1 ulp.
 TESSL_INLINE Floats exp2_of_negative(Floats x) {
-  constexpr float least = -126.0f;
+  constexpr float least = -127.0f; // where the power of two is 0
   constexpr float round_to_integer = 0x1.8p23f;
   const Floats bounded = x < least ? splat(least) : x;
   const Floats shifted = bounded + round_to_integer;
   const Ints n = (Ints)shifted - (Ints)splat(round_to_integer);
   const Floats r = (bounded - (shifted - round_to_integer)) * 0x1.62e430p-1f;
-  return x < least ? Floats{} : exp_near_zero(r) * power_of_two(n);
+  return exp_near_zero(r) * power_of_two(n);
 }
 
 // 3 ulp: (1 - e) / (1 + e) with e = exp(-2 |x|); near 0 a polynomial (Moshier, Cephes, 1984).
