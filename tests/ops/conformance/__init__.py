@@ -5,6 +5,7 @@
 
 from . import (
     attention,
+    gated_delta,
     gates,
     int8_matmul,
     kv_store,
@@ -34,4 +35,5 @@ SPECS: tuple[OpSpec, ...] = (
     *sparse_max_pool.SPECS,
     *kv_store.SPECS,
     *attention.SPECS,
+    *gated_delta.SPECS,
 )
