@@ -183,8 +183,9 @@ def launch_plan(
     check: bool = True,
     order: Order = "forward",
     seed: int = 1,
+    only: str = "",
 ) -> list[Reading]:
-    """Runs a plan's launches in order."""
+    """Runs a plan's launches in order, from `root` those whose kernels have `only` in their names."""
     scratch = [np.zeros(nbytes, np.uint8) for nbytes in plan.scratch]
     readings = []
     for launch in plan.launches:
@@ -202,7 +203,7 @@ def launch_plan(
                 case "bytes":
                     buffers[i] = launch.bytes_of(argument)
         readings.append(
-            source_of(launch.family, root).launch(
+            source_of(launch.family, root if only in launch.kernel else ROOT).launch(
                 launch.kernel,
                 buffers,
                 grid=launch.grid,
