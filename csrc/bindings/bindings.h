@@ -9,6 +9,7 @@ void bind_attention_plans(nanobind::module_& m);
 void bind_backends(nanobind::module_& m);
 void bind_emulation(nanobind::module_& m);
 void bind_gated_delta(nanobind::module_& m);
+void bind_gated_delta_plans(nanobind::module_& m);
 void bind_gates(nanobind::module_& m);
 void bind_kv_store(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);

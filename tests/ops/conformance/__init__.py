@@ -5,6 +5,7 @@
 
 from . import (
     attention,
+    gated_delta,
     gates,
     kv_store,
     matmul,
@@ -32,4 +33,5 @@ SPECS: tuple[OpSpec, ...] = (
     *sparse_max_pool.SPECS,
     *kv_store.SPECS,
     *attention.SPECS,
+    *gated_delta.SPECS,
 )
