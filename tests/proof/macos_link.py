@@ -10,6 +10,7 @@ Each run also plants the two mistakes and requires the link to refuse them. What
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -284,7 +285,7 @@ def prove(sources: list[Path]) -> None:
     try:
         builder = Builder(sdk, work)
         print(f"  precompiled the headers of {', '.join(builder.precompiled)}")
-        with ThreadPoolExecutor() as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(builder.compile, sources))
         print(f"  compiled {len(sources)} sources for arm64 macOS {MACOS} ({time.monotonic() - started:.0f} s)")
         imports = check_imports(builder.link(objects))
