@@ -109,7 +109,15 @@ class DeltaOp : public Op {
  public:
   using Op::Op;
 
+  // Of nothing the tangents are nothing: some stock ops refuse it.
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+    if (primals[0].shape(0) == 0) {
+      Arrays nothing;
+      for (const auto& shape : output_shapes(primals)) {
+        nothing.push_back(mx::zeros(shape, nothing.empty() ? primals[0].dtype() : mx::float32, stream()));
+      }
+      return nothing;
+    }
     return mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
   }
 

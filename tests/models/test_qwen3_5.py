@@ -14,6 +14,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, BatchKVCache, KVCache
 
+import mlx_tessl as mt
 from mlx_tessl.models import qwen3_5
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -138,6 +139,24 @@ class TestGolden:
             tokens = mx.concatenate([tokens, token.astype(tokens.dtype)], axis=1)
             logits = model(token, cache=cache)
         assert mx.array_equal(tokens, expected)
+
+    @pytest.mark.parametrize(("gpu", "macos", "bound"), [("m1", "15.0", BOUND), ("m5-pro", "26.4", 4e-3)])
+    def test_on_the_shaders(self, golden: Golden, gpu: str, macos: str, bound: float) -> None:
+        """A prompt and two tokens after it, every op of ours from the source of its kernel, in the emulator.
+
+        M5 truncates operands of float32 products to tf32, unless MLX is told otherwise; observed: 1.2e-3.
+        """
+        model, data = golden
+        ids, cache = data["decode.ids"][:, :37], model.make_cache()
+        with mt.trace() as entries, mt.emulate(gpu, macos, check=False), mx.stream(mx.cpu):
+            logits = [model(ids, cache=cache)[:, -1]]
+            mx.eval(logits)
+            for t in (37, 38):
+                logits.append(model(data["decode.ids"][:, t : t + 1], cache=cache)[:, -1])
+            mx.eval(logits)
+        assert {entry.backend for entry in entries} == {"emulator"}
+        assert {"mlx_tessl.gated_delta", "mlx_tessl.causal_conv1d"} <= {entry.op for entry in entries}
+        assert error(mx.stack(logits, axis=1), data["decode.logits"][:, :3]) <= bound
 
     def test_gradients(self, tiny: qwen3_5.Model) -> None:
         model, data = copy.deepcopy(tiny), tensors("qwen35_tiny", "grads")

@@ -5,7 +5,9 @@
 
 from . import (
     attention,
+    gated_delta,
     gates,
+    int8_matmul,
     kv_store,
     matmul,
     norms,
@@ -23,6 +25,7 @@ __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
 SPECS: tuple[OpSpec, ...] = (
     *matmul.SPECS,
     *quantized.SPECS,
+    *int8_matmul.SPECS,
     *norms.SPECS,
     *gates.SPECS,
     *rope.SPECS,
@@ -32,4 +35,5 @@ SPECS: tuple[OpSpec, ...] = (
     *sparse_max_pool.SPECS,
     *kv_store.SPECS,
     *attention.SPECS,
+    *gated_delta.SPECS,
 )

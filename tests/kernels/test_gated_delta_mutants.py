@@ -1,0 +1,141 @@
+"""Bugs planted in the kernels of gated_delta and causal_conv1d: the emulator or the float64 oracle must notice each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlx_tessl as mt
+from mlx_tessl._ext import plan as plans
+from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source
+
+from ..ops import gated_delta_oracle as oracle
+from ..ops.test_gated_delta import TestCausalConv1d, problem
+from .test_matmul_mutants import Mutant, plant, source_of
+
+STARTS, LENGTHS = np.array([0, 2], np.int32), np.array([4, 5], np.int32)
+RANGES = {"starts": plans.Operand([2]), "lengths": plans.Operand([2])}
+
+
+def launched(
+    source: Source, plan: plans.Plan, inputs: Sequence[np.ndarray], *shapes: tuple[int, ...]
+) -> list[np.ndarray]:
+    (launch,) = plan.launches
+    outputs = [np.zeros(shape, np.float32) for shape in shapes]
+    buffers: dict[int, Buffer] = {}
+    for i, argument in enumerate(launch.arguments):
+        match argument.role:
+            case "input":
+                buffers[i] = inputs[argument.index]
+            case "output":
+                buffers[i] = Out(outputs[argument.index])
+            case "bytes":
+                buffers[i] = launch.bytes_of(argument)
+    source.launch(
+        launch.kernel,
+        buffers,
+        grid=launch.grid,
+        group=launch.group,
+        constants=dict(launch.constants),
+        check=True,
+        seed=1,
+    )
+    return outputs
+
+
+def check_delta(source: Source, with_gates: bool) -> None:
+    """Two rows of a ragged batch, two value heads to a key head, widths that are no multiples of anything."""
+    arrays = problem(B=2, T=5, Hk=2, Hv=4, Dk=40, Dv=21)
+    rng = np.random.default_rng(3)
+    gates = {}
+    inputs = list(arrays.values())
+    if with_gates:
+        a, b = (4 * rng.standard_normal((2, 5, 4)).astype(np.float32) for _ in range(2))
+        A_log, dt_bias = (rng.standard_normal(4).astype(np.float32) for _ in range(2))
+        arrays["g"], arrays["beta"] = oracle.gates(a, b, A_log, dt_bias)
+        inputs[3:5] = [a, b]
+        gates = {"A_log": plans.Operand([4]), "dt_bias": plans.Operand([4])}
+    shapes = {name: plans.Operand(x.shape) for name, x in arrays.items()}
+    plan = plans.gated_delta("float32", **shapes, **RANGES, **gates, normalize_qk=True)
+    inputs += [STARTS, LENGTHS, *([A_log, dt_bias] if with_gates else [])]
+    y, state = launched(source, plan, inputs, (2, 5, 4, 21), (2, 4, 21, 40))
+    for b in range(2):
+        span = slice(STARTS[b], LENGTHS[b])
+        own = {n: x[b : b + 1] if n == "state" else x[b : b + 1, span] for n, x in arrays.items()}
+        expected_y, expected_state = oracle.recurrence(**own, normalize_qk=True)
+        assert np.abs(y[b : b + 1, span] - expected_y).max() <= 1e-5
+        assert np.abs(state[b : b + 1] - expected_state).max() <= 1e-5
+        assert not y[b, : STARTS[b]].any()
+        assert not y[b, LENGTHS[b] :].any()
+
+
+def check_convolution(source: Source) -> None:
+    x, weight, before = TestCausalConv1d.problem(2, 6, C=70)
+    operands = [plans.Operand(a.shape) for a in (x, weight)]
+    plan = plans.causal_conv1d("float32", *operands, state=plans.Operand(before.shape), **RANGES)
+    y, last = launched(source, plan, [x, weight, before, STARTS, LENGTHS], (2, 6, 70), (2, 3, 70))
+    for b in range(2):
+        span = slice(STARTS[b], LENGTHS[b])
+        expected_y, expected_last = oracle.convolution(x[b : b + 1, span], weight, before[b : b + 1])
+        assert np.abs(y[b : b + 1, span] - expected_y).max() <= 1e-5
+        assert np.array_equal(last[b : b + 1], expected_last.astype(np.float32))
+        assert not y[b, : STARTS[b]].any()
+        assert not y[b, LENGTHS[b] :].any()
+
+
+def delta(name: str, original: str, planted: str) -> Mutant:
+    return Mutant("gated_delta", name, original, planted)
+
+
+def convolution(name: str, original: str, planted: str) -> Mutant:
+    return Mutant("causal_conv1d", name, original, planted)
+
+
+MUTANTS = [
+    delta("the key head of each value head", "head / (args.Hv / args.Hk)", "head % args.Hk"),
+    delta("columns past the end are read", "column < count ? float(source", "column < count + 1 ? float(source"),
+    delta("columns past the end are written", "r < rows && column < args.Dk", "r < rows"),
+    delta("rows past the end are written", "if (lane < rows) {", "if (lane < state_rows) {"),
+    delta("tokens before the first", "t >= range.x && t < range.y", "t < range.y"),
+    delta("tokens after the last", "t >= range.x && t < range.y", "t >= range.x"),
+    delta("a range that ends one late", "lengths[row * lengths_stride], 0", "lengths[row * lengths_stride] + 1, 0"),
+    delta("u without the decay", "- gate.x * along_k)", "- along_k)"),
+    delta("y before the update", "gate.x * along_q + u * key_dot_query", "gate.x * along_q"),
+    delta("keys not normalized", "scale_row(keys,", "if (false) scale_row(keys,"),
+    delta("queries not scaled", "query_scale * precise", "precise"),
+    delta("the state of the next row", "batch, head, first_row + r);", "batch, head, first_row + r + 1);"),
+    delta("rows of another simdgroup", "int(simdgroup)) * state_rows", "int(simdgroup) / 2) * state_rows"),
+    delta("softplus by its first term", "2.0f * metal::fma(p * square, z, z)", "2.0f * z"),
+    delta("a decay that grows", "exp(-metal::precise::exp(A_log)", "exp(metal::precise::exp(A_log)"),
+    convolution("weights from the wrong end", "j * args.weight", "(args.K - 1 - j) * args.weight"),
+    convolution("a state that begins at token 0", "t >= begin)", "t >= 0)"),
+    convolution("the rows kept", "range.y - (args.K - 1) + kept", "args.T - (args.K - 1) + kept"),
+    convolution("channels past the end", "channel >= args.C || ", ""),
+    convolution("rows past the end", "t >= args.T + args.K - 1", "t > args.T + args.K - 1"),
+    convolution("no silu", "conv_with_silu ? silu(sum) : sum", "sum"),
+]  # fmt: skip
+
+
+def check(family: str, source: Source) -> None:
+    if family == "causal_conv1d":
+        check_convolution(source)
+    else:
+        check_delta(source, with_gates=False)
+        check_delta(source, with_gates=True)
+
+
+@pytest.mark.parametrize("family", ["gated_delta", "causal_conv1d"])
+def test_the_kernels_themselves(family: str) -> None:
+    check(family, source_of(family))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
+def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
+    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
+    plant(mutant, tmp_path / "kernels")
+    with pytest.raises((EmulatorError, AssertionError)):
+        check(mutant.family, source_of(mutant.family, tmp_path))
