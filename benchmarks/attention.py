@@ -138,10 +138,8 @@ def torch_methods(case: Case) -> Methods:
 
         return gradients if case.gradients else forward_alone
 
-    return {
-        f"torch {name}": call([torch.tensor(x).to(dtype) for x in case.arrays()])
-        for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16))
-    }
+    dtypes = {"f32": torch.float32} if case.gradients else {"f32": torch.float32, "bf16": torch.bfloat16}
+    return {f"torch {name}": call([torch.tensor(x).to(dtype) for x in case.arrays()]) for name, dtype in dtypes.items()}
 
 
 WORKERS = {"mlx": mlx_methods, "torch": torch_methods}

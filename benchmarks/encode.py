@@ -67,11 +67,13 @@ def stock_lane(model: str, sparse: bool) -> Encode:
 
 
 def torch_lane(model: str, sparse: bool) -> Encode:
+    import torch
     from sentence_transformers import SentenceTransformer, SparseEncoder
 
     if sparse:
         splade = SparseEncoder(model, device="cpu")
-        return lambda batch: splade.encode(batch, batch_size=32)[:8].to_dense().numpy()
+        first = torch.arange(8)
+        return lambda batch: splade.encode(batch, batch_size=32).index_select(0, first).to_dense().numpy()
     encoder = SentenceTransformer(model, device="cpu")
     encoder.max_seq_length = MAX_TOKENS
     return lambda batch: encoder.encode(batch, batch_size=32, normalize_embeddings=True)

@@ -221,11 +221,77 @@ void set_window(const AttentionWindow& window, AttentionParameters& parameters) 
   parameters.window_right = right ? checked_reach(*right) : -1;
 }
 
+float checked_scale(float scale) {
+  if (!std::isfinite(scale)) {
+    refuse_attention("scale is ", scale, "; it must be finite");
+  }
+  return scale;
+}
+
 float checked_softcap(float softcap) {
   if (!(softcap > 0.0f) || std::isinf(softcap)) {
     refuse_attention("softcap is ", softcap, "; it must be positive and finite");
   }
   return softcap;
+}
+
+void set_mask(
+    const std::variant<std::string, mx::array>& mask,
+    AttentionInputs& inputs,
+    AttentionParameters& parameters,
+    mx::Stream s
+) {
+  if (const auto* name = std::get_if<std::string>(&mask)) {
+    if (*name != "causal") {
+      refuse_attention("mask is '", *name, "'; it must be None, 'causal' or an array");
+    }
+    parameters.causal = true;
+    return;
+  }
+  const auto& [q, k] = std::tie(inputs.q, inputs.k);
+  const int keys = k.shape(2) + (inputs.prefix_k ? inputs.prefix_k->shape(1) : 0);
+  const mx::Shape shape{q.shape(0), q.shape(1), q.shape(2), keys};
+  inputs.mask = checked_mask(std::get<mx::array>(mask), shape, q.dtype(), s);
+  parameters.mask_kind = inputs.mask->dtype() == mx::bool_ ? AttentionMask::boolean : AttentionMask::additive;
+}
+
+// What the numbers among the options say.
+AttentionParameters parameters_of(float scale, const AttentionOptions& options) {
+  AttentionParameters parameters;
+  parameters.scale = checked_scale(scale);
+  parameters.softcap = options.softcap ? checked_softcap(*options.softcap) : 0.0f;
+  parameters.relaxed = parse_precision(op_name, options.precision);
+  if (options.window) {
+    set_window(*options.window, parameters);
+  }
+  parameters.prefix = options.prefix.has_value();
+  parameters.starts = options.starts.has_value();
+  parameters.lengths = options.lengths.has_value();
+  parameters.sinks = options.sinks.has_value();
+  return parameters;
+}
+
+// Queries, keys and values, with the prefix, in the dtype to which they promote.
+AttentionInputs operands_of(
+    const mx::array& q,
+    const mx::array& k,
+    const mx::array& v,
+    const std::optional<std::pair<mx::array, mx::array>>& prefix,
+    mx::Stream s
+) {
+  check_shapes(q, k, v);
+  Arrays operands{q, k, v};
+  if (prefix) {
+    check_prefix(*prefix, k, v);
+    operands.insert(operands.end(), {prefix->first, prefix->second});
+  }
+  const auto dtype = check_dtypes(op_name, operands);
+  AttentionInputs inputs{mx::astype(q, dtype, s), mx::astype(k, dtype, s), mx::astype(v, dtype, s)};
+  if (prefix) {
+    inputs.prefix_k = mx::astype(prefix->first, dtype, s);
+    inputs.prefix_v = mx::astype(prefix->second, dtype, s);
+  }
+  return inputs;
 }
 
 } // namespace
@@ -238,54 +304,19 @@ mx::array attention(
     const AttentionOptions& options,
     mx::StreamOrDevice stream_or_device
 ) {
-  check_shapes(q, k, v);
-  Arrays operands{q, k, v};
-  if (options.prefix) {
-    check_prefix(*options.prefix, k, v);
-    operands.insert(operands.end(), {options.prefix->first, options.prefix->second});
-  }
-  const auto dtype = check_dtypes(op_name, operands);
-  if (!std::isfinite(scale)) {
-    refuse_attention("scale is ", scale, "; it must be finite");
-  }
   const auto s = mx::to_stream(stream_or_device);
-  AttentionParameters parameters;
-  parameters.scale = scale;
-  parameters.softcap = options.softcap ? checked_softcap(*options.softcap) : 0.0f;
-  parameters.relaxed = parse_precision(op_name, options.precision);
-  if (options.window) {
-    set_window(*options.window, parameters);
-  }
-
-  AttentionInputs inputs{mx::astype(q, dtype, s), mx::astype(k, dtype, s), mx::astype(v, dtype, s)};
-  if (options.prefix) {
-    parameters.prefix = true;
-    inputs.prefix_k = mx::astype(options.prefix->first, dtype, s);
-    inputs.prefix_v = mx::astype(options.prefix->second, dtype, s);
-  }
+  auto inputs = operands_of(q, k, v, options.prefix, s);
+  auto parameters = parameters_of(scale, options);
   if (options.mask) {
-    if (const auto* name = std::get_if<std::string>(&*options.mask)) {
-      if (*name != "causal") {
-        refuse_attention("mask is '", *name, "'; it must be None, 'causal' or an array");
-      }
-      parameters.causal = true;
-    } else {
-      const int keys = k.shape(2) + (inputs.prefix_k ? inputs.prefix_k->shape(1) : 0);
-      const mx::Shape shape{q.shape(0), q.shape(1), q.shape(2), keys};
-      inputs.mask = checked_mask(std::get<mx::array>(*options.mask), shape, dtype, s);
-      parameters.mask_kind = inputs.mask->dtype() == mx::bool_ ? AttentionMask::boolean : AttentionMask::additive;
-    }
+    set_mask(*options.mask, inputs, parameters, s);
   }
   if (options.starts) {
-    parameters.starts = true;
     inputs.starts = checked_bounds("starts", *options.starts, q.shape(0), s);
   }
   if (options.lengths) {
-    parameters.lengths = true;
     inputs.lengths = checked_bounds("lengths", *options.lengths, q.shape(0), s);
   }
   if (options.sinks) {
-    parameters.sinks = true;
     inputs.sinks = checked_sinks(*options.sinks, q.shape(1), s);
   }
   return Attention(s, parameters).build(inputs.list())[0];

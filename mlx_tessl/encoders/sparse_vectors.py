@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,15 @@ class SparseVectors:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    def __getitem__(self, row: int) -> SparseVector:
+    @overload
+    def __getitem__(self, row: int) -> SparseVector: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> SparseVectors: ...
+
+    def __getitem__(self, row: int | slice) -> SparseVector | SparseVectors:
+        if isinstance(row, slice):
+            return SparseVectors.from_rows([self[i] for i in range(*row.indices(len(self)))], self.size)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         part = slice(self.indptr[row % len(self)], self.indptr[row % len(self) + 1])

@@ -202,6 +202,8 @@ class TestSparseVectors:
         assert np.array_equal(vectors[-1].to_dense(), self.dense[-1])
         with pytest.raises(IndexError):
             vectors[3]
+        assert np.array_equal(vectors[::-2].to_dense(), self.dense[::-2])
+        assert vectors[5:].shape == (0, 4)
 
     def test_dot(self) -> None:
         query = SparseVector.from_dense(np.array([1, 1, 1, 2], np.float32))

@@ -229,6 +229,21 @@ def test_several_tiles(size: tuple[int, ...], mask: str) -> None:
     check_gradients(size, keywords, 1e-4)  # seen: 6e-6
 
 
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("keywords", [{"mask": "causal"}, {"softcap": 2.0, "window": (60, 3)}], ids=str)
+def test_half_precision_gradients(dtype: mx.Dtype, keywords: dict[str, Any]) -> None:
+    q, k, v = inputs((2, 4, 2, 130, 150, 32, 16), dtype)
+    (cotangent, *_) = inputs((2, 4, 4, 130, 1, 16, 1), dtype, seed=1)
+    expected = attention_gradients(*(float64(x) for x in (q, k, v, cotangent)), scale=0.2, **keywords)
+    gradients = with_gradients(cotangent, q, k, v, scale=0.2, **keywords)[1:]
+    for name, gradient in zip("qkv", gradients, strict=True):
+        assert gradient.dtype == dtype
+        error = np.abs(float64(gradient) - expected[name]).max()
+        assert error <= 2 * UNIT_ROUNDOFF[dtype] * np.abs(expected[name]).max()  # seen: 0.8
+    compiled = mx.compile(lambda *arrays: with_gradients(*arrays, scale=0.2, **keywords)[1:])
+    assert all(mx.array_equal(a, b).item() for a, b in zip(compiled(cotangent, q, k, v), gradients, strict=True))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("queries", [1, 3, 12])
 @pytest.mark.parametrize("window", [None, (40, 0), (900, 0)], ids=str)

@@ -141,7 +141,7 @@ bool pad_rows(float* target, const KeyRows& rows, int64_t count, int64_t columns
 // Transposes `count` rows into panels of as many keys as a product has columns, from `first` (a multiple) on.
 void pack_keys(float* panels, const FloatRows& rows, int64_t count, int64_t columns);
 
-// Scores of a tile in the form that attention_kernels() take, for row `visible`.
+// A row's scores of a tile as attention_kernels() take them: `columns` are computed, `visible` are seen.
 ScoreRow score_row(const Attention& p, float* scores, Range columns, Range visible, const float* bias);
 
 } // namespace tessl::cpu

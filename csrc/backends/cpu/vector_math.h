@@ -43,7 +43,7 @@ TESSL_INLINE Floats exp_of_negative(Floats x) {
   return x < least_exponent ? Floats{} : exp_in_range(bounded, Floats{});
 }
 
-// 2^x for x <= 0 (or a little above, by rounding), and 0 below -126.5. 1.1 ulp.
+// 2^x for x <= 0 (or a little above, by rounding), and 0 below -126.5. 1.1 ulp (seen over every 97th float: 1.0).
 TESSL_INLINE Floats exp2_of_negative(Floats x) {
   constexpr float least = -127.0f; // where the power of two is 0
   constexpr float round_to_integer = 0x1.8p23f;
@@ -54,7 +54,8 @@ TESSL_INLINE Floats exp2_of_negative(Floats x) {
   return exp_near_zero(r) * power_of_two(n);
 }
 
-// 3 ulp: (1 - e) / (1 + e) with e = exp(-2 |x|); near 0 a polynomial (Moshier, Cephes, 1984).
+// 2 ulp (seen over every 97th float: 1.5). (1 - e) / (1 + e) with e = exp(-2 |x|); near 0 a polynomial (Moshier,
+// Cephes, 1984).
 TESSL_INLINE Floats tanh(Floats x) {
   const Floats size = magnitude(x);
   const Floats e = exp_of_negative(-2.0f * size);
