@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find csrc kernels cmake -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test kernels lint format stubs clean
+.PHONY: demo test fuzz kernels lint format stubs clean
 
 demo: .venv/demo
 	$(BIN)/mlx-tessl demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# Many random products, and every kernel of theirs at least once: half an hour.
+fuzz: .venv/dev
+	MLX_TESSL_FUZZ=deep $(BIN)/python -m pytest tests/fuzz
 
 # Kernels compile at first use in the emulator; this does it ahead.
 kernels: .venv/dev

@@ -16,6 +16,9 @@
 // serves float16 and bfloat16 (a cooperative store converts nothing) and outputs of any alignment; four slots that
 // turn out to be neighbours in a row are stored as a vector.
 //
+// A long K may be split: each threadgroup sums one partition of K, z of the grid telling which (common/partition.h),
+// and stores float32 sums, which matmul_reduce of matmul.metal adds in order.
+//
 // Provenance: tile sizes from tessl's and MLX's published tuning (csrc/launch/gemm_tiles.cpp); BLOCK_K and the barrier
 // from MLX's gemm_loop (bk = 256 on the larger parts), the reason for the barrier from Apple's Tech Talk 111432.
 
@@ -25,30 +28,31 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
-#include "kernels/common/cooperative.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
-#include "kernels/common/matmul_epilogue.h"
+#include "kernels/common/matmul_sink.h"
+#include "kernels/common/partition.h"
 
 using namespace metal;
 
 constant constexpr int matmul_block_k = 256;
 
-template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TILE_M, int TILE_N>
+template <typename T, typename Out, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TILE_M, int TILE_N>
 [[kernel, max_total_threads_per_threadgroup(128)]] void matmul_tensorops(
     device T* a [[buffer(0), function_constant(matmul_has_k)]],
     device T* b [[buffer(1), function_constant(matmul_has_k)]],
-    device T* out [[buffer(2)]],
+    device Out* out [[buffer(2)]],
     constant MatmulArgs& args [[buffer(3)]],
-    device const T* c [[buffer(4), function_constant(matmul_has_c)]],
-    device const T* bias [[buffer(5), function_constant(matmul_has_bias)]],
-    device const T* residual [[buffer(6), function_constant(matmul_has_residual)]],
+    device const Out* c [[buffer(4), function_constant(matmul_has_c)]],
+    device const Out* bias [[buffer(5), function_constant(matmul_has_bias)]],
+    device const Out* residual [[buffer(6), function_constant(matmul_has_residual)]],
     uint3 group [[threadgroup_position_in_grid]]
 ) {
   const GridTile tile = grid_tile(group.x, group.y, args.tiles_m, args.tiles_n, args.walk_width);
   if (!tile.inside) {
     return;
   }
+  const MatmulPart part = matmul_part(group.z, args);
   const int m0 = tile.row * TILE_M;
   const int n0 = tile.column * TILE_N;
   const int m_left = min(args.M - m0, TILE_M);
@@ -72,14 +76,14 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
   }
 
   if (matmul_has_k) {
-    device T* a_tile =
-        a + (matmul_batch_offset(group.z, args, args.a_batch_strides) + (TRANSPOSED_A ? int64_t(m0) : m0 * args.lda));
-    device T* b_tile =
-        b + (matmul_batch_offset(group.z, args, args.b_batch_strides) + (TRANSPOSED_B ? n0 * args.ldb : int64_t(n0)));
+    device T* a_tile = a + (matmul_batch_offset(part.member, args, args.a_batch_strides) +
+                            (TRANSPOSED_A ? m0 + part.first * args.lda : m0 * args.lda + part.first));
+    device T* b_tile = b + (matmul_batch_offset(part.member, args, args.b_batch_strides) +
+                            (TRANSPOSED_B ? n0 * args.ldb + part.first : n0 + part.first * args.ldb));
     const int64_t a_step = TRANSPOSED_A ? matmul_block_k * args.lda : int64_t(matmul_block_k);
     const int64_t b_step = TRANSPOSED_B ? int64_t(matmul_block_k) : matmul_block_k * args.ldb;
 
-    for (int k_left = args.K; k_left > 0; k_left -= matmul_block_k) {
+    for (int k_left = part.k; k_left > 0; k_left -= matmul_block_k) {
       const int k = min(k_left, matmul_block_k);
       MatmulView<T> a_view = matmul_view(a_tile, TRANSPOSED_A ? k : m_left, TRANSPOSED_A ? m_left : k, args.lda);
       MatmulView<T> b_view = matmul_view(b_tile, TRANSPOSED_B ? n_left : k, TRANSPOSED_B ? k : n_left, args.ldb);
@@ -90,34 +94,31 @@ template <typename T, bool TRANSPOSED_A, bool TRANSPOSED_B, bool RELAXED, int TI
     }
   }
 
-  MatmulAddends<T> addends;
-  if (matmul_has_c) {
-    addends.c = c + matmul_batch_offset(group.z, args, args.c.batch_strides);
-  }
-  if (matmul_has_bias) {
-    addends.bias = bias + matmul_batch_offset(group.z, args, args.bias.batch_strides);
-  }
-  if (matmul_has_residual) {
-    addends.residual = residual + matmul_batch_offset(group.z, args, args.residual.batch_strides);
-  }
-  device T* out_matrix = out + int64_t(group.z) * args.M * args.N;
+  const MatmulAddends<Out> addends = matmul_addends(c, bias, residual, args, part.member);
+  device Out* out_matrix = matmul_matrix_of(out, group.z, args);
 
   store_cooperative(out_matrix, args, addends, acc, m0, n0);
 }
 
-#define instantiate_tile(layout, ta, tb, dtype, T, relaxed, M, N) \
-  instantiate_kernel("matmul_tensorops_" #layout "_" #dtype "_" #M "x" #N, matmul_tensorops, T, ta, tb, relaxed, M, N)
-#define instantiate_layout(layout, ta, tb, dtype, T, relaxed)  \
-  instantiate_tile(layout, ta, tb, dtype, T, relaxed, 128, 64) \
-      instantiate_tile(layout, ta, tb, dtype, T, relaxed, 64, 64)
-#define instantiate_dtype(dtype, T, relaxed)                                                                     \
-  instantiate_layout(nn, false, false, dtype, T, relaxed) instantiate_layout(nt, false, true, dtype, T, relaxed) \
-      instantiate_layout(tn, true, false, dtype, T, relaxed) instantiate_layout(tt, true, true, dtype, T, relaxed)
+#define instantiate_tile(layout, ta, tb, dtype, T, Out, relaxed, M, N)                                      \
+  instantiate_kernel(                                                                                       \
+      "matmul_tensorops_" #layout "_" #dtype "_" #M "x" #N, matmul_tensorops, T, Out, ta, tb, relaxed, M, N \
+  )
+#define instantiate_layouts(dtype, T, Out, relaxed, M, N)                 \
+  instantiate_tile(nn, false, false, dtype, T, Out, relaxed, M, N)        \
+      instantiate_tile(nt, false, true, dtype, T, Out, relaxed, M, N)     \
+          instantiate_tile(tn, true, false, dtype, T, Out, relaxed, M, N) \
+              instantiate_tile(tt, true, true, dtype, T, Out, relaxed, M, N)
+#define instantiate_tiles(dtype, T, Out)                                                              \
+  instantiate_layouts(dtype, T, Out, true, 128, 64) instantiate_layouts(dtype, T, Out, true, 64, 128) \
+      instantiate_layouts(dtype, T, Out, true, 64, 64)
 
 // Relaxed float32 truncates operands to tf32 and runs on the matrix units; exact float32 does not. The 16-bit types
-// are on them either way, and relaxed as in MLX's kernels.
+// are on them either way, and relaxed as in MLX's kernels. The _sums kernels store float32: partitions of K.
 // clang-format off
-instantiate_dtype(float32, float, false)
-instantiate_dtype(float32_relaxed, float, true)
-instantiate_dtype(float16, half, true)
-instantiate_dtype(bfloat16, bfloat, true)
+instantiate_layouts(float32, float, float, false, 64, 64)
+instantiate_tiles(float32_relaxed, float, float)
+instantiate_tiles(float16, half, half)
+instantiate_tiles(float16_sums, half, float)
+instantiate_tiles(bfloat16, bfloat, bfloat)
+instantiate_tiles(bfloat16_sums, bfloat, float)

@@ -279,12 +279,15 @@ template <typename T, bool TRANSPOSED, int TILE_M, int TILE_N>
   instantiate_kernel(                                                                                        \
       "quantized_matmul_portable_" #layout "_" #dtype "_" #M "x" #N, quantized_portable, T, transposed, M, N \
   )
+#define instantiate_tiles(dtype, T)                                                              \
+  instantiate_tile(nt, true, dtype, T, 64, 64) instantiate_tile(nt, true, dtype, T, 64, 32)      \
+      instantiate_tile(nt, true, dtype, T, 32, 32) instantiate_tile(nn, false, dtype, T, 64, 64) \
+          instantiate_tile(nn, false, dtype, T, 32, 32)
 #define instantiate_dtype(dtype, T)                                                                                    \
   instantiate_vector_nt(dtype, T, 1, 4) instantiate_vector_nt(dtype, T, 2, 4) instantiate_vector_nt(dtype, T, 4, 4)    \
       instantiate_vector_nt(dtype, T, 8, 2) instantiate_vector_nt(dtype, T, 16, 2)                                     \
           instantiate_vector_nt(dtype, T, 32, 1) instantiate_vector_nn(dtype, T, 1) instantiate_vector_nn(dtype, T, 4) \
-              instantiate_tile(nt, true, dtype, T, 64, 64) instantiate_tile(nt, true, dtype, T, 32, 32)                \
-                  instantiate_tile(nn, false, dtype, T, 64, 64) instantiate_tile(nn, false, dtype, T, 32, 32)
+              instantiate_tiles(dtype, T)
 
 // clang-format off
 instantiate_dtype(float32, float)

@@ -38,10 +38,10 @@
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 // clang-format on
 
-#include "kernels/common/cooperative.h"
 #include "kernels/common/cooperative_slots.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
+#include "kernels/common/matmul_sink.h"
 #include "kernels/common/quantized_operands.h"
 
 using namespace metal;

@@ -18,9 +18,9 @@
 // clang-format on
 
 #include "kernels/args/quantized_matmul.h"
-#include "kernels/common/cooperative.h"
 #include "kernels/common/grid_walk.h"
 #include "kernels/common/instantiate.h"
+#include "kernels/common/matmul_sink.h"
 
 using namespace metal;
 

@@ -11,6 +11,7 @@ void bind_emulation(nanobind::module_& m);
 void bind_gated_delta(nanobind::module_& m);
 void bind_gated_delta_plans(nanobind::module_& m);
 void bind_gates(nanobind::module_& m);
+void bind_int8_matmul(nanobind::module_& m);
 void bind_kv_store(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_norms(nanobind::module_& m);

@@ -31,6 +31,7 @@ NB_MODULE(_ext, m) {
   tessl::bind_plans(m);
   tessl::bind_gated_delta_plans(m);
   tessl::bind_attention_plans(m);
+  tessl::bind_int8_matmul(m);
   tessl::bind_quantized(m);
   tessl::bind_quantized_plans(m);
   tessl::bind_reductions(m);

@@ -5,8 +5,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "launch/device_profile.h"
 #include "launch/self_check.h"
 #include "launch/source.h"
+#include "ops/tensorops_checks.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,14 +30,45 @@ void bind_shaders(nb::module_& m) {
   );
   m.def(
       "check_product",
-      [](const PythonProduct& product) {
-        const auto trust = check_product([&](std::span<const float> a, std::span<const float> b) {
+      [](const PythonProduct& product, int rows) {
+        const auto call = [&](std::span<const float> a, std::span<const float> b) {
           return product({a.begin(), a.end()}, {b.begin(), b.end()});
-        });
+        };
+        const auto trust = check_product(call, rows);
         return std::pair(trust.trusted, trust.reason);
       },
       "product"_a,
-      "Whether a product of [16, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not."
+      "rows"_a = self_check_rows,
+      "Whether a product of [rows, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not."
+  );
+  m.def(
+      "tensorops_checks",
+      [](const std::string& gpu, const std::string& macos) {
+        const auto device = make_device_profile(gpu, macos);
+        nb::list checks;
+        for (const auto& check : tensorops_checks()) {
+          if (runs_on(check, device)) {
+            const SelfCheck values(check.rows);
+            auto launch = check.make(values.a, values.b, check.rows, device);
+            checks.append(
+                nb::make_tuple(
+                    check.name,
+                    check.rows,
+                    launch.plan,
+                    launch.inputs,
+                    launch.out.dtype(),
+                    holds_kernel_of(launch.plan, check.capability)
+                )
+            );
+          }
+        }
+        return checks;
+      },
+      "gpu"_a,
+      "macos"_a,
+      "The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, dtype of the output, "
+      "and "
+      "whether a kernel of the library in question is in the plan."
   );
 }
 

@@ -86,6 +86,22 @@ GpuClass class_of_suffix(char suffix) {
   }
 }
 
+// Metal does not tell the number of cores: the most that a part of the class has. A tile that is smaller than need be
+// costs less than idle cores.
+int cores_of_class(GpuClass gpu_class) {
+  switch (gpu_class) {
+    case GpuClass::phone:
+      return 6;
+    case GpuClass::base:
+      return 10;
+    case GpuClass::max:
+      return 40;
+    case GpuClass::ultra:
+      return 80;
+  }
+  return 10;
+}
+
 } // namespace
 
 bool DeviceProfile::has(Capability capability) const {
@@ -127,6 +143,7 @@ DeviceProfile profile_from_architecture(std::string_view architecture, MacosVers
     const auto digits = architecture.substr(architecture.size() - 3, 2);
     std::from_chars(digits.data(), digits.data() + digits.size(), profile.generation);
     profile.gpu_class = class_of_suffix(architecture.back());
+    profile.cores = cores_of_class(profile.gpu_class);
   }
   return profile;
 }

@@ -23,7 +23,7 @@ struct DeviceProfile {
   std::string gpu;    // "m5-pro", or the architecture name that Metal reports, "applegpu_g17s"
   int generation = 0; // 13 M1, 14 M2, 15 M3, 16 M4, 17 M5
   GpuClass gpu_class = GpuClass::base;
-  int cores = 10; // of a named device; Metal does not tell
+  int cores = 10; // of the full part; where only Metal's architecture is known, the most of its class
   MacosVersion macos;
   Capability ceiling = Capability::tensorops27; // lowered when kernels failed their self-check on this machine
 

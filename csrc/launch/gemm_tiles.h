@@ -11,8 +11,8 @@ namespace tessl {
 // How a (first letter) and b (second) lie in memory: n as they are multiplied, t as their transpose.
 enum class GemmLayout : uint8_t { nn, nt, tn, tt };
 
-// What a product is computed in; sums are float32 always.
-enum class GemmPrecision : uint8_t { float32, float32_relaxed, float16, bfloat16 };
+// What a product is computed in; sums are float32 always, and int32 for int8.
+enum class GemmPrecision : uint8_t { float32, float32_relaxed, float16, bfloat16, int8 };
 
 // Outputs of one threadgroup.
 struct GemmTile {
@@ -40,11 +40,29 @@ struct GemmTileChoice {
 };
 
 // Every tile that has a kernel.
-inline constexpr std::array portable_tiles{GemmTile{64, 64}, GemmTile{32, 32}};
-inline constexpr std::array tensorops_tiles{GemmTile{128, 64}, GemmTile{64, 64}};
+inline constexpr std::array portable_tiles{GemmTile{64, 64}, GemmTile{64, 32}, GemmTile{32, 32}};
+inline constexpr std::array tensorops_tiles{GemmTile{128, 64}, GemmTile{64, 128}, GemmTile{64, 64}};
 
 GemmTileChoice choose_portable_tile(const GemmShape& shape, const DeviceProfile& device);
 GemmTileChoice choose_tensorops_tile(const GemmShape& shape, const DeviceProfile& device);
+
+// How a product is computed: few rows by vectors, in one pass over b; by tiles; or by tiles of partitions of K, whose
+// partial sums a second launch adds in order.
+enum class GemmKind : uint8_t { vector, tiled, split };
+
+// Rows of a that a vector kernel may have, and columns of one of its threadgroups, by the layout of b.
+inline constexpr std::array vector_rows{1, 2, 4, 8};
+inline constexpr int32_t vector_columns_nn = 64;
+inline constexpr int32_t vector_columns_nt = 8;
+
+struct GemmChoice {
+  GemmKind kind = GemmKind::tiled;
+  GemmTile tile;
+  int32_t partition_k = 0; // of a split product a multiple of 256; otherwise K
+  const char* reason = nullptr;
+};
+
+GemmChoice choose_gemm(const GemmShape& shape, const DeviceProfile& device, bool tensorops);
 
 // Tile rows of a band of the grid walk, 0 for row by row: see kernels/common/grid_walk.h.
 int32_t choose_walk_width(const GemmShape& shape, const GemmTile& tile);

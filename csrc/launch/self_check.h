@@ -12,15 +12,15 @@ namespace tessl {
 // several steps of any K loop. Elements are small integers, so every format and any order of sums gives the
 // same bits: the comparison needs no tolerance.
 struct SelfCheck {
-  static constexpr int M = 16;
   static constexpr int N = 32;
   static constexpr int K = 64;
 
+  int M; // as many rows as lead to the kernel in question
   std::vector<float> a;
   std::vector<float> b;
   std::vector<float> expected; // [M, N]
 
-  SelfCheck();
+  explicit SelfCheck(int rows);
 };
 
 struct Trust {
@@ -28,10 +28,12 @@ struct Trust {
   std::string reason; // one sentence without a full stop
 };
 
+inline constexpr int self_check_rows = 16;
+
 // a and b to out [M, N].
 using Product = std::function<std::vector<float>(std::span<const float> a, std::span<const float> b)>;
 
 // Trust is refused to a product that is wrong in any element, or that throws.
-Trust check_product(const Product& product);
+Trust check_product(const Product& product, int rows = self_check_rows);
 
 } // namespace tessl

@@ -11,6 +11,7 @@
 #include "launch/decimal.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
+#include "ops/matmul_members.h"
 #include "ops/matmul_plan.h"
 #include "ops/op.h"
 #include "ops/precision.h"
@@ -75,59 +76,6 @@ mx::array transposed(const mx::array& x, mx::Stream s) {
   return mx::swapaxes(x, -1, -2, s);
 }
 
-std::optional<Operand> operand_of(const std::optional<mx::array>& array) {
-  return array ? std::optional(Operand::of(*array)) : std::nullopt;
-}
-
-cpu::MatrixView view_of(const std::vector<mx::array>& inputs, const MatmulOperand& operand, int64_t batch_offset) {
-  const auto& array = inputs[operand.input];
-  const char* data = array.data<char>() + (operand.offset - array.offset());
-  return {data + batch_offset * static_cast<int64_t>(array.itemsize()), {operand.row_stride, operand.col_stride}};
-}
-
-// Every product of the batch, in row-major order of the batch's indices.
-std::vector<cpu::Matmul> products_of(
-    const MatmulProblem& problem, const std::vector<mx::array>& inputs, mx::array& output
-) {
-  const auto matrix_bytes = static_cast<size_t>(problem.M) * problem.N * output.itemsize();
-  FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS> index = problem.batch_shape;
-  std::fill(index.begin(), index.end(), 0);
-  auto offset_of = [&](const MatmulOperand& operand) {
-    int64_t offset = 0;
-    for (size_t i = 0; i < index.size(); ++i) {
-      offset += index[i] * operand.batch_strides[i];
-    }
-    return offset;
-  };
-  auto view = [&](const std::optional<MatmulOperand>& operand) {
-    return operand ? view_of(inputs, *operand, offset_of(*operand)) : cpu::MatrixView{};
-  };
-  std::vector<cpu::Matmul> products;
-  products.reserve(problem.batch());
-  for (int64_t i = 0; i < problem.batch(); ++i) {
-    products.push_back({
-        .dtype = problem.dtype,
-        .M = problem.M,
-        .N = problem.N,
-        .K = problem.K,
-        .a = view(problem.a),
-        .b = view(problem.b),
-        .c = view(problem.c),
-        .bias = view(problem.bias),
-        .residual = view(problem.residual),
-        .alpha = problem.epilogue.alpha,
-        .beta = problem.epilogue.beta,
-        .activation = problem.epilogue.activation,
-        .batch_invariant = problem.batch_invariant,
-        .out = output.data<char>() + i * matrix_bytes,
-    });
-    for (size_t d = index.size(); d-- > 0 && ++index[d] == problem.batch_shape[d];) {
-      index[d] = 0;
-    }
-  }
-  return products;
-}
-
 class Matmul : public Op {
  public:
   Matmul(mx::Stream stream, const Addends& addends, const MatmulParameters& parameters)
@@ -168,7 +116,27 @@ class Matmul : public Op {
   }
 
   std::function<void()> compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const override {
-    auto products = products_of(problem(inputs), inputs, outputs[0]);
+    const auto call = problem(inputs);
+    auto products = products_of_members<cpu::Matmul>(
+        call, inputs, outputs[0], [&](const MemberViews& view, char* out) -> cpu::Matmul {
+          return {
+              .dtype = call.dtype,
+              .M = call.M,
+              .N = call.N,
+              .K = call.K,
+              .a = view(call.a),
+              .b = view(call.b),
+              .c = view(call.c),
+              .bias = view(call.bias),
+              .residual = view(call.residual),
+              .alpha = call.epilogue.alpha,
+              .beta = call.epilogue.beta,
+              .activation = call.epilogue.activation,
+              .batch_invariant = call.batch_invariant,
+              .out = out,
+          };
+        }
+    );
     return [products = std::move(products)] { cpu::matmul(products); };
   }
 

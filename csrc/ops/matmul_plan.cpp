@@ -6,158 +6,14 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "launch/decimal.h"
 #include "launch/gemm_tiles.h"
-#include "ops/operand_copy.h"
+#include "ops/gemm_operands.h"
 
 namespace tessl {
 namespace {
-
-constexpr int64_t int32_limit = std::numeric_limits<int32_t>::max();
-
-// a or b as a kernel reads it: `lines` lines of `width` contiguous elements, `stride` apart. The lines are the rows of
-// the matrix, or its columns where it is transposed.
-struct StoredMatrix {
-  Argument argument;
-  int64_t offset = 0; // bytes from the start of its buffer
-  bool transposed = false;
-  int32_t lines = 0;
-  int32_t width = 0;
-  int64_t stride = 0;
-  FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS> batch_strides;
-};
-
-bool is_readable(const MatmulOperand& x) {
-  return x.col_stride == 1 || x.row_stride == 1;
-}
-
-// Transposed when only its rows are contiguous, or, in neither case, when its rows are the closer together.
-bool is_transposed(const MatmulOperand& x) {
-  return x.col_stride != 1 && (x.row_stride == 1 || std::abs(x.row_stride) < std::abs(x.col_stride));
-}
-
-StoredMatrix stored_in_place(const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed) {
-  return {
-      Argument::input(x.input),
-      x.offset,
-      transposed,
-      transposed ? columns : rows,
-      transposed ? rows : columns,
-      transposed ? x.col_stride : x.row_stride,
-      x.batch_strides
-  };
-}
-
-// A copy of x without gaps, row by row or column by column.
-StoredMatrix add_copy_of(
-    Plan& plan, const MatmulProblem& problem, const MatmulOperand& x, int32_t rows, int32_t columns, bool transposed
-) {
-  const auto copy = add_operand_copy(plan, problem, x, rows, columns, transposed, problem.dtype.size());
-  StoredMatrix stored = stored_in_place(x, rows, columns, transposed);
-  stored.argument = copy.argument;
-  stored.offset = 0;
-  stored.stride = stored.width;
-  stored.batch_strides = copy.batch_strides;
-  return stored;
-}
-
-// Whether each multiple of `run` elements along a contiguous line starts on a boundary of that many.
-bool starts_runs(
-    int64_t offset, int64_t line_stride, std::span<const int64_t> batch_strides, int64_t run, size_t itemsize
-) {
-  return offset % (run * static_cast<int64_t>(itemsize)) == 0 && line_stride % run == 0 &&
-         std::all_of(batch_strides.begin(), batch_strides.end(), [&](int64_t stride) { return stride % run == 0; });
-}
-
-bool starts_runs_of_four(const StoredMatrix& x, size_t itemsize) {
-  return starts_runs(x.offset, x.stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
-}
-
-bool starts_runs_of_four(const MatmulOperand& x, size_t itemsize) {
-  return x.col_stride == 1 &&
-         starts_runs(x.offset, x.row_stride, {x.batch_strides.begin(), x.batch_strides.size()}, 4, itemsize);
-}
-
-// matmul2d takes operands on 16 bytes (tessl checks the base and each batch start; a tile then starts on 16 bytes too,
-// for its origin is a multiple of 64 elements in both directions), strides that are int and, so that no address
-// within a tile is 2 GB from its origin (llama.cpp issue 28748), not longer than that. Strides of 0 or less are not
-// known to work. A tile has at most 256 lines.
-constexpr int64_t tensorops_alignment = 16;
-constexpr int64_t tensorops_lines = 256;
-constexpr int64_t tensorops_reach = int64_t{1} << 31;
-
-const char* tensorops_obstacle(const StoredMatrix& x, size_t itemsize) {
-  const int64_t run = tensorops_alignment / static_cast<int64_t>(itemsize);
-  if (!starts_runs(x.offset, 0, {x.batch_strides.begin(), x.batch_strides.size()}, run, itemsize)) {
-    return "an operand, or a member of its batch, does not start on 16 bytes";
-  }
-  if (x.stride <= 0) {
-    return "the rows of an operand overlap or run backwards";
-  }
-  const int64_t lines = std::min<int64_t>(x.lines, tensorops_lines);
-  if (x.stride > int32_limit || lines * x.stride * static_cast<int64_t>(itemsize) >= tensorops_reach) {
-    return "the rows of an operand are so far apart that a tile spans 2 GB";
-  }
-  return nullptr;
-}
-
-// Where a row must not depend on other rows, neither may the kernel, and what M or the batch decides must not count. An
-// operand that cannot be read in place is copied row by row, which helps when K and N are of whole 16 bytes and a tile
-// of such rows is in reach; otherwise the portable kernel takes all.
-const char* batch_invariance_obstacle(const MatmulProblem& problem) {
-  const int64_t itemsize = problem.dtype.size();
-  const int64_t longest = std::max(problem.N, problem.K);
-  if (problem.N * itemsize % tensorops_alignment != 0 || problem.K * itemsize % tensorops_alignment != 0) {
-    return "batch invariance, with N or K not of whole 16 bytes";
-  }
-  if (tensorops_lines * longest * itemsize >= tensorops_reach) {
-    return "batch invariance, with N or K so long that a tile spans 2 GB";
-  }
-  return nullptr;
-}
-
-// a and b where the kernel reads them, and why that kernel is not TensorOps; null when it is.
-struct Placement {
-  StoredMatrix a;
-  StoredMatrix b;
-  const char* obstacle = nullptr;
-};
-
-// Adds the copies of operands that the kernel cannot read in place.
-Placement place_operands(Plan& plan, const MatmulProblem& problem, const DeviceProfile& device) {
-  const size_t itemsize = problem.dtype.size();
-  const char* obstacle = nullptr;
-  if (!device.has(Capability::tensorops)) {
-    obstacle = "the device has no matrix unit that its macOS lets us use";
-  } else if (problem.batch_invariant) {
-    obstacle = batch_invariance_obstacle(problem);
-  }
-  const bool only_tensorops = problem.batch_invariant && !obstacle;
-
-  auto place = [&](const MatmulOperand& x, int32_t rows, int32_t columns) {
-    const auto stored = stored_in_place(x, rows, columns, is_transposed(x));
-    const bool readable = is_readable(x) && !(only_tensorops && tensorops_obstacle(stored, itemsize));
-    if (readable || problem.K == 0) {
-      return stored;
-    }
-    return add_copy_of(plan, problem, x, rows, columns, stored.transposed && !only_tensorops);
-  };
-  Placement placement{place(problem.a, problem.M, problem.K), place(problem.b, problem.K, problem.N), obstacle};
-  for (const auto* stored : {&placement.a, &placement.b}) {
-    if (!placement.obstacle && problem.K > 0) {
-      placement.obstacle = tensorops_obstacle(*stored, itemsize);
-    }
-  }
-  return placement;
-}
-
-GemmLayout layout_of(const Placement& operands) {
-  if (operands.a.transposed) {
-    return operands.b.transposed ? GemmLayout::tt : GemmLayout::tn;
-  }
-  return operands.b.transposed ? GemmLayout::nt : GemmLayout::nn;
-}
 
 GemmPrecision precision_of(const MatmulProblem& problem) {
   if (problem.dtype == mlx::core::float16) {
@@ -174,20 +30,29 @@ constexpr size_t precision_count = 4;
 constexpr std::array<const char*, layout_count> layout_names{"nn", "nt", "tn", "tt"};
 constexpr std::array<const char*, precision_count> precision_names{"float32", "float32_relaxed", "float16", "bfloat16"};
 
-// The kernels of one family by layout, precision and tile.
+// The tiled kernels of one family by layout, precision and tile. Those that store partial sums, which are float32, have
+// names of their own where the operands are not float32.
 template <size_t Tiles>
 class KernelTable {
  public:
-  KernelTable(const char* variant, const char* family, Capability capability, const std::array<GemmTile, Tiles>& tiles)
+  KernelTable(
+      const char* variant,
+      const char* family,
+      Capability capability,
+      const std::array<GemmTile, Tiles>& tiles,
+      bool partial_sums
+  )
       : tiles_(tiles) {
     for (size_t layout = 0; layout < layout_count; ++layout) {
       for (size_t precision = 0; precision < precision_count; ++precision) {
         for (size_t tile = 0; tile < Tiles; ++tile) {
           const bool portable = capability == Capability::portable;
           const bool relaxed = precision == static_cast<size_t>(GemmPrecision::float32_relaxed);
+          const bool is_float32 = relaxed || precision == static_cast<size_t>(GemmPrecision::float32);
           const auto* dtype = precision_names[portable && relaxed ? 0 : precision];
-          const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype + "_" +
-                                   decimal(tiles[tile].m) + "x" + decimal(tiles[tile].n);
+          const std::string name = std::string("matmul_") + variant + "_" + layout_names[layout] + "_" + dtype +
+                                   (partial_sums && !is_float32 ? "_sums_" : "_") + decimal(tiles[tile].m) + "x" +
+                                   decimal(tiles[tile].n);
           kernels_[layout][precision][tile] = intern_kernel(name, family, capability);
         }
       }
@@ -204,52 +69,94 @@ class KernelTable {
   std::array<std::array<std::array<const Kernel*, Tiles>, precision_count>, layout_count> kernels_;
 };
 
-const Kernel* kernel_of(const GemmShape& shape, const GemmTile& tile, bool tensorops) {
-  static const KernelTable portable("portable", "matmul", Capability::portable, portable_tiles);
-  static const KernelTable accelerated("tensorops", "matmul_tensorops", Capability::tensorops, tensorops_tiles);
-  return tensorops ? accelerated(shape.layout, shape.precision, tile) : portable(shape.layout, shape.precision, tile);
+constexpr const char* portable_family = "matmul";
+
+const Kernel* tiled_kernel(const GemmShape& shape, const GemmTile& tile, bool tensorops, bool partial_sums) {
+  constexpr auto matrix_units = Capability::tensorops;
+  static const std::array portable{
+      KernelTable("portable", portable_family, Capability::portable, portable_tiles, false),
+      KernelTable("portable", portable_family, Capability::portable, portable_tiles, true)
+  };
+  static const std::array accelerated{
+      KernelTable("tensorops", "matmul_tensorops", matrix_units, tensorops_tiles, false),
+      KernelTable("tensorops", "matmul_tensorops", matrix_units, tensorops_tiles, true)
+  };
+  return tensorops ? accelerated[partial_sums](shape.layout, shape.precision, tile)
+                   : portable[partial_sums](shape.layout, shape.precision, tile);
 }
 
-void copy_strides(const FixedVector<int64_t, MATMUL_MAX_BATCH_DIMS>& from, int64_t* to) {
-  std::copy(from.begin(), from.end(), to);
+constexpr size_t dtype_count = 3;
+
+// Operands' and output's types: those of GemmPrecision without the relaxed one.
+size_t dtype_index(GemmPrecision precision) {
+  return precision == GemmPrecision::bfloat16 ? 2 : precision == GemmPrecision::float16 ? 1 : 0;
 }
 
-MatmulAddend addend_of(const std::optional<MatmulOperand>& x) {
-  MatmulAddend addend{};
-  if (x) {
-    addend.row_stride = x->row_stride;
-    addend.col_stride = x->col_stride;
-    copy_strides(x->batch_strides, addend.batch_strides);
+const Kernel* portable_kernel(const std::string& prefix, size_t dtype, const std::string& suffix = "") {
+  constexpr std::array<const char*, dtype_count> names{"float32", "float16", "bfloat16"};
+  return intern_kernel(prefix + names[dtype] + suffix, portable_family, Capability::portable);
+}
+
+const Kernel* vector_kernel(const GemmShape& shape, int32_t rows) {
+  using Rows = std::array<const Kernel*, vector_rows.size()>;
+  static const auto kernels = [] {
+    std::array<std::array<Rows, dtype_count>, 2> table;
+    for (const auto layout : {GemmLayout::nn, GemmLayout::nt}) {
+      for (size_t dtype = 0; dtype < dtype_count; ++dtype) {
+        for (size_t i = 0; i < vector_rows.size(); ++i) {
+          const auto index = static_cast<size_t>(layout);
+          const std::string prefix = std::string("matmul_vector_") + layout_names[index] + "_";
+          table[index][dtype][i] = portable_kernel(prefix, dtype, "_" + decimal(vector_rows[i]));
+        }
+      }
+    }
+    return table;
+  }();
+  const auto size = std::find(vector_rows.begin(), vector_rows.end(), rows) - vector_rows.begin();
+  return kernels[static_cast<size_t>(shape.layout)][dtype_index(shape.precision)][size];
+}
+
+const Kernel* reduce_kernel(GemmPrecision precision) {
+  static const std::array kernels{
+      portable_kernel("matmul_reduce_", 0), portable_kernel("matmul_reduce_", 1), portable_kernel("matmul_reduce_", 2)
+  };
+  return kernels[dtype_index(precision)];
+}
+
+// A matrix of one row in place of one of one column: out [M, 1] and out [1, M] are the same.
+MatmulProblem transpose_of(const MatmulProblem& problem) {
+  MatmulProblem transposed = problem;
+  std::swap(transposed.M, transposed.N);
+  std::swap(transposed.a, transposed.b);
+  auto swap_strides = [](MatmulOperand& x) { std::swap(x.row_stride, x.col_stride); };
+  swap_strides(transposed.a);
+  swap_strides(transposed.b);
+  for (auto* addend : {&transposed.c, &transposed.bias, &transposed.residual}) {
+    if (*addend) {
+      swap_strides(**addend);
+    }
   }
-  return addend;
+  return transposed;
 }
 
-MatmulArgs args_of(
-    const MatmulProblem& problem, const Placement& operands, int32_t tiles_m, int32_t tiles_n, int32_t walk_width
-) {
-  MatmulArgs args{};
-  args.M = problem.M;
-  args.N = problem.N;
-  args.K = problem.K;
-  args.batch_ndim = static_cast<int32_t>(problem.batch_shape.size());
-  args.tiles_m = tiles_m;
-  args.tiles_n = tiles_n;
-  args.walk_width = walk_width;
-  args.alpha = problem.epilogue.alpha;
-  args.beta = problem.epilogue.beta;
-  args.lda = operands.a.stride;
-  args.ldb = operands.b.stride;
-  std::copy(problem.batch_shape.begin(), problem.batch_shape.end(), args.batch_shape);
-  copy_strides(operands.a.batch_strides, args.a_batch_strides);
-  copy_strides(operands.b.batch_strides, args.b_batch_strides);
-  args.c = addend_of(problem.c);
-  args.bias = addend_of(problem.bias);
-  args.residual = addend_of(problem.residual);
+// What a launch of partial sums computes.
+MatmulProblem without_epilogue(const MatmulProblem& problem) {
+  MatmulProblem bare = problem;
+  bare.c = bare.bias = bare.residual = std::nullopt;
+  bare.epilogue = {};
+  return bare;
+}
+
+MatmulArgs args_of(const MatmulProblem& problem, const Placement& operands, const Tiling& tiling) {
+  MatmulArgs args = operand_args(problem, operands, tiling);
+  args.c = addend_args(problem.c);
+  args.bias = addend_args(problem.bias);
+  args.residual = addend_args(problem.residual);
   return args;
 }
 
-// The constants that kernels/common/matmul_epilogue.h and kernels/matmul.metal declare.
-void add_constants(Launch& launch, const MatmulProblem& problem, const Placement& operands, bool tensorops) {
+// The constants that kernels/common/matmul_epilogue.h declares.
+void add_epilogue_constants(Launch& launch, const MatmulProblem& problem) {
   const size_t itemsize = problem.dtype.size();
   auto add = [&](uint16_t index, bool value) { launch.constants.push_back(FunctionConstant::boolean(index, value)); };
   auto vector = [&](const std::optional<MatmulOperand>& x) { return x && starts_runs_of_four(*x, itemsize); };
@@ -263,39 +170,129 @@ void add_constants(Launch& launch, const MatmulProblem& problem, const Placement
   add(7, vector(problem.c));
   add(8, vector(problem.bias));
   add(9, vector(problem.residual));
-  if (!tensorops) {
-    add(10, starts_runs_of_four(operands.a, itemsize));
-    add(11, starts_runs_of_four(operands.b, itemsize));
+}
+
+// Those of kernels/matmul.metal.
+void add_operand_constants(Launch& launch, const Placement& operands, size_t itemsize) {
+  for (const auto* operand : {&operands.a, &operands.b}) {
+    const auto index = static_cast<uint16_t>(operand == &operands.a ? 10 : 11);
+    launch.constants.push_back(FunctionConstant::boolean(index, starts_runs_of_four(*operand, itemsize)));
   }
 }
 
-void add_arguments(Launch& launch, const MatmulProblem& problem, const Placement& operands, const MatmulArgs& args) {
+void add_arguments(
+    Launch& launch,
+    const Argument& first,
+    const Argument& second,
+    const Argument& out,
+    const MatmulProblem& problem,
+    const MatmulArgs& args
+) {
   auto addend = [](const std::optional<MatmulOperand>& x) {
     return x ? Argument::input(x->input) : Argument::unused();
   };
-  launch.arguments.push_back(problem.K > 0 ? operands.a.argument : Argument::unused());
-  launch.arguments.push_back(problem.K > 0 ? operands.b.argument : Argument::unused());
-  launch.arguments.push_back(Argument::output(0));
+  launch.arguments.push_back(first);
+  launch.arguments.push_back(second);
+  launch.arguments.push_back(out);
   launch.push_bytes(args);
   launch.arguments.push_back(addend(problem.c));
   launch.arguments.push_back(addend(problem.bias));
   launch.arguments.push_back(addend(problem.residual));
 }
 
-} // namespace
-
-const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device) {
-  Plan plan;
-  return place_operands(plan, problem, device).obstacle;
+void add_product(
+    Plan& plan,
+    const MatmulProblem& problem,
+    const Placement& operands,
+    const Kernel* kernel,
+    const Argument& out,
+    const MatmulArgs& args
+) {
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = kernel;
+  add_epilogue_constants(launch, problem);
+  if (kernel->capability == Capability::portable) {
+    add_operand_constants(launch, operands, problem.dtype.size());
+  }
+  const bool has_k = problem.K > 0;
+  const auto a = has_k ? operands.a.argument : Argument::unused();
+  const auto b = has_k ? operands.b.argument : Argument::unused();
+  add_arguments(launch, a, b, out, problem, args);
 }
 
-Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
-  Plan plan;
-  if (problem.empty()) {
-    return plan;
-  }
-  const Placement operands = place_operands(plan, problem, device);
-  const GemmShape shape{
+void add_vector_product(
+    Plan& plan, const MatmulProblem& problem, const Placement& operands, const GemmShape& shape, const GemmTile& tile
+) {
+  const Tiling tiling{1, tile_count(problem.N, tile.n), 0, problem.K};
+  const auto* kernel = vector_kernel(shape, tile.m);
+  add_product(plan, problem, operands, kernel, Argument::output(0), args_of(problem, operands, tiling));
+  Launch& launch = plan.launches.back();
+  launch.grid = walk_grid(1, tiling.tiles_n, 0, shape.batch);
+  launch.group = {shape.layout == GemmLayout::nn ? 128u : 64u, 1, 1};
+}
+
+// One launch over tiles, of all of K or of its partitions.
+void add_tiled_product(
+    Plan& plan,
+    const MatmulProblem& problem,
+    const Placement& operands,
+    const GemmShape& shape,
+    const GemmChoice& choice,
+    const Argument& out
+) {
+  const bool tensorops = !operands.obstacle;
+  const bool split = choice.kind == GemmKind::split;
+  const Tiling tiling{
+      tile_count(problem.M, choice.tile.m),
+      tile_count(problem.N, choice.tile.n),
+      choose_walk_width(shape, choice.tile),
+      choice.partition_k
+  };
+  const auto* kernel = tiled_kernel(shape, choice.tile, tensorops, split);
+  add_product(plan, problem, operands, kernel, out, args_of(problem, operands, tiling));
+  Launch& launch = plan.launches.back();
+  const int64_t members = shape.batch * (split ? tile_count(problem.K, choice.partition_k) : 1);
+  launch.grid = walk_grid(tiling.tiles_m, tiling.tiles_n, tiling.walk_width, members);
+  launch.group = {128, 1, 1};
+}
+
+// Adds the partial sums in order, and finishes them.
+void add_reduction(
+    Plan& plan,
+    const MatmulProblem& problem,
+    const Placement& operands,
+    const GemmShape& shape,
+    int32_t partition_k,
+    uint8_t partial_sums
+) {
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = reduce_kernel(shape.precision);
+  add_epilogue_constants(launch, problem);
+  const auto args = args_of(problem, operands, {.partition_k = partition_k});
+  add_arguments(launch, Argument::scratch_in(partial_sums), Argument::unused(), Argument::output(0), problem, args);
+  constexpr Size3 group{32, 4, 1};
+  launch.group = group;
+  launch.grid = walk_grid(tile_count(problem.M, group.y), tile_count(problem.N, 4 * group.x), 0, shape.batch);
+}
+
+void add_split_product(
+    Plan& plan,
+    const MatmulProblem& problem,
+    const Placement& operands,
+    const GemmShape& shape,
+    const GemmChoice& choice
+) {
+  const auto partitions = static_cast<size_t>(tile_count(problem.K, choice.partition_k));
+  const auto members = static_cast<size_t>(shape.batch) * partitions;
+  const auto sums = plan.add_scratch(members * problem.M * problem.N * sizeof(float));
+  add_tiled_product(plan, without_epilogue(problem), operands, shape, choice, sums);
+  add_reduction(plan, problem, operands, shape, choice.partition_k, sums.index);
+}
+
+GemmShape shape_of(const MatmulProblem& problem, const Placement& operands) {
+  return {
       problem.M,
       problem.N,
       problem.K,
@@ -304,19 +301,46 @@ Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device) {
       precision_of(problem),
       problem.batch_invariant
   };
-  const bool tensorops = !operands.obstacle;
-  const GemmTile tile = (tensorops ? choose_tensorops_tile(shape, device) : choose_portable_tile(shape, device)).tile;
-  const int32_t tiles_m = tile_count(problem.M, tile.m);
-  const int32_t tiles_n = tile_count(problem.N, tile.n);
-  const int32_t walk_width = choose_walk_width(shape, tile);
+}
 
-  plan.launches.push_back({});
-  Launch& launch = plan.launches.back();
-  launch.kernel = kernel_of(shape, tile, tensorops);
-  add_constants(launch, problem, operands, tensorops);
-  add_arguments(launch, problem, operands, args_of(problem, operands, tiles_m, tiles_n, walk_width));
-  launch.grid = walk_grid(tiles_m, tiles_n, walk_width, problem.batch());
-  launch.group = {128, 1, 1};
+// A single column is a single row of the transpose. (Batch invariance needs the layout of a to have no say.)
+MatmulProblem normalized(const MatmulProblem& problem) {
+  return problem.N == 1 && problem.M > 1 && !problem.batch_invariant ? transpose_of(problem) : problem;
+}
+
+} // namespace
+
+const char* tensorops_obstacle(const MatmulProblem& given, const DeviceProfile& device) {
+  const MatmulProblem problem = normalized(given);
+  Plan plan;
+  const Placement operands = place_operands(plan, problem, device);
+  if (operands.obstacle) {
+    return operands.obstacle;
+  }
+  const auto choice = choose_gemm(shape_of(problem, operands), device, true);
+  return choice.kind == GemmKind::vector ? choice.reason : nullptr;
+}
+
+Plan plan_matmul(const MatmulProblem& given, const DeviceProfile& device) {
+  Plan plan;
+  if (given.empty()) {
+    return plan;
+  }
+  const MatmulProblem problem = normalized(given);
+  const Placement operands = place_operands(plan, problem, device);
+  const GemmShape shape = shape_of(problem, operands);
+  const GemmChoice choice = choose_gemm(shape, device, !operands.obstacle);
+  switch (choice.kind) {
+    case GemmKind::vector:
+      add_vector_product(plan, problem, operands, shape, choice.tile);
+      break;
+    case GemmKind::tiled:
+      add_tiled_product(plan, problem, operands, shape, choice, Argument::output(0));
+      break;
+    case GemmKind::split:
+      add_split_product(plan, problem, operands, shape, choice);
+      break;
+  }
   return plan;
 }
 

@@ -76,8 +76,8 @@ MatmulProblem make_matmul_problem(
 // Why a problem runs on the portable kernels of a device; null when it runs on TensorOps.
 const char* tensorops_obstacle(const MatmulProblem& problem, const DeviceProfile& device);
 
-// One launch, preceded by a copy of each of a and b in which neither stride is 1. Batch invariance also copies what
-// would otherwise change the kernel.
+// One launch, or two where K is split, preceded by a copy of each of a and b in which neither stride is 1. Batch
+// invariance also copies what would otherwise change the kernel.
 Plan plan_matmul(const MatmulProblem& problem, const DeviceProfile& device);
 
 } // namespace tessl

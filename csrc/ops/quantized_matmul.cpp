@@ -9,6 +9,7 @@
 #include "ops/activation.h"
 #include "ops/broadcast.h"
 #include "ops/matmul.h"
+#include "ops/matmul_members.h"
 #include "ops/op.h"
 #include "ops/precision.h"
 #include "ops/quantization.h"
@@ -59,10 +60,6 @@ struct QuantizedParameters {
 
 mx::array build(const QuantizedInputs& inputs, const QuantizedParameters& parameters, mx::Stream stream);
 
-std::optional<Operand> operand_of(const std::optional<mx::array>& array) {
-  return array ? std::optional(Operand::of(*array)) : std::nullopt;
-}
-
 // [batch..., M, N], the batch broadcast over all operands.
 mx::Shape shape_of(const QuantizedInputs& inputs, const QuantizedParameters& parameters) {
   auto batch_of = [](const mx::array& array) { return mx::Shape(array.shape().begin(), array.shape().end() - 2); };
@@ -76,62 +73,6 @@ mx::Shape shape_of(const QuantizedInputs& inputs, const QuantizedParameters& par
       parameters.transposed ? inputs.w.shape(-2) : inputs.scales.shape(-1) * parameters.quantization.group_size
   );
   return inputs.bias ? mx::broadcast_shapes(shape, inputs.bias->shape()) : shape;
-}
-
-// Where member `index` of the batch stands in an operand, in elements.
-int64_t batch_offset(const MatmulOperand& operand, const FixedVector<int32_t, MATMUL_MAX_BATCH_DIMS>& index) {
-  int64_t offset = 0;
-  for (size_t d = 0; d < index.size(); ++d) {
-    offset += index[d] * operand.batch_strides[d];
-  }
-  return offset;
-}
-
-// Every product of the batch, in row-major order of the batch's indices.
-std::vector<cpu::QuantizedMatmul> products_of(
-    const QuantizedMatmulProblem& problem, const std::vector<mx::array>& inputs, mx::array& output
-) {
-  const auto& product = problem.product;
-  auto index = product.batch_shape;
-  std::fill(index.begin(), index.end(), 0);
-  auto view = [&](const MatmulOperand& operand) -> cpu::MatrixView {
-    const auto& array = inputs[operand.input];
-    const int64_t offset = batch_offset(operand, index) * static_cast<int64_t>(array.itemsize());
-    return {array.data<char>() + (operand.offset - array.offset()) + offset, {operand.row_stride, operand.col_stride}};
-  };
-  auto optional_view = [&](const std::optional<MatmulOperand>& operand) {
-    return operand ? view(*operand) : cpu::MatrixView{};
-  };
-  const auto columns = problem.transposed ? product.K : product.N;
-  const auto matrix_bytes = static_cast<size_t>(product.M) * product.N * output.itemsize();
-
-  std::vector<cpu::QuantizedMatmul> products;
-  products.reserve(product.batch());
-  for (int64_t i = 0; i < product.batch(); ++i) {
-    const auto words = view(product.b);
-    products.push_back({
-        .dtype = product.dtype,
-        .M = product.M,
-        .N = product.N,
-        .K = product.K,
-        .x = view(product.a),
-        .w =
-            {.quantization = problem.quantization,
-             .values = columns,
-             .words = static_cast<const uint32_t*>(words.data),
-             .word_strides = words.strides,
-             .scales = view(problem.scales),
-             .biases = optional_view(problem.biases)},
-        .transposed = problem.transposed,
-        .bias = optional_view(product.bias),
-        .activation = product.epilogue.activation,
-        .out = output.data<char>() + i * matrix_bytes,
-    });
-    for (size_t d = index.size(); d-- > 0 && ++index[d] == product.batch_shape[d];) {
-      index[d] = 0;
-    }
-  }
-  return products;
 }
 
 class QuantizedMatmul : public Op {
@@ -171,7 +112,31 @@ class QuantizedMatmul : public Op {
   }
 
   std::function<void()> compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const override {
-    auto products = products_of(problem(inputs), inputs, outputs[0]);
+    const auto call = problem(inputs);
+    const auto& product = call.product;
+    auto products = products_of_members<cpu::QuantizedMatmul>(
+        product, inputs, outputs[0], [&](const MemberViews& view, char* out) -> cpu::QuantizedMatmul {
+          const auto words = view(product.b);
+          return {
+              .dtype = product.dtype,
+              .M = product.M,
+              .N = product.N,
+              .K = product.K,
+              .x = view(product.a),
+              .w =
+                  {.quantization = call.quantization,
+                   .values = call.transposed ? product.K : product.N,
+                   .words = static_cast<const uint32_t*>(words.data),
+                   .word_strides = words.strides,
+                   .scales = view(call.scales),
+                   .biases = view(call.biases)},
+              .transposed = call.transposed,
+              .bias = view(product.bias),
+              .activation = product.epilogue.activation,
+              .out = out,
+          };
+        }
+    );
     return [products = std::move(products)] { cpu::quantized_matmul(products); };
   }
 

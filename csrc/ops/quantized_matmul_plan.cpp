@@ -317,6 +317,13 @@ struct TiledKernels {
 };
 
 constexpr std::array direct_tiles{GemmTile{32, 128}, GemmTile{64, 128}};
+constexpr std::array decoding_tiles{GemmTile{128, 64}, GemmTile{64, 64}};
+
+// Weights are decoded once for each row of tiles: of the two general tiles the taller one.
+GemmTile decoding_tile(const GemmShape& shape, const DeviceProfile& device) {
+  const GemmTile tile = choose_tensorops_tile(shape, device).tile;
+  return decoding_tiles[tile == decoding_tiles[1] ? 1 : 0];
+}
 
 const Kernel* native_kernel(QuantizationMode mode, const GemmTile& tile) {
   auto named = [](const char* format, const GemmTile& size) {
@@ -325,10 +332,10 @@ const Kernel* native_kernel(QuantizationMode mode, const GemmTile& tile) {
     return intern_kernel(name, "quantized_matmul_tensorops27", Capability::tensorops27);
   };
   static const std::array kernels{
-      std::array{named("mxfp4", tensorops_tiles[0]), named("mxfp4", tensorops_tiles[1])},
-      std::array{named("mxfp8", tensorops_tiles[0]), named("mxfp8", tensorops_tiles[1])},
+      std::array{named("mxfp4", decoding_tiles[0]), named("mxfp4", decoding_tiles[1])},
+      std::array{named("mxfp8", decoding_tiles[0]), named("mxfp8", decoding_tiles[1])},
   };
-  return kernels[mode == QUANTIZATION_MXFP8][tile == tensorops_tiles[1]];
+  return kernels[mode == QUANTIZATION_MXFP8][tile == decoding_tiles[1]];
 }
 
 struct TiledKernel {
@@ -343,7 +350,7 @@ TiledKernel tiled_kernel(
   constexpr const char* family = "quantized_matmul_tensorops";
   static const TiledKernels portable("portable", portable_family, Capability::portable, portable_tiles);
   static const TiledKernels direct("direct", family, tensorops, direct_tiles);
-  static const TiledKernels staged("staged", family, tensorops, tensorops_tiles);
+  static const TiledKernels staged("staged", family, tensorops, decoding_tiles);
   if (kind == QuantizedKernelKind::portable) {
     const GemmTile tile = choose_portable_tile(shape, device).tile;
     return {portable(problem, tile), tile};
@@ -352,7 +359,7 @@ TiledKernel tiled_kernel(
     const GemmTile tile = direct_tiles[problem.product.M <= direct_tiles[0].m ? 0 : 1];
     return {direct(problem, tile), tile};
   }
-  const GemmTile tile = choose_tensorops_tile(shape, device).tile;
+  const GemmTile tile = decoding_tile(shape, device);
   if (kind == QuantizedKernelKind::staged) {
     return {staged(problem, tile), tile};
   }

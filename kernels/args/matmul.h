@@ -23,9 +23,9 @@ struct MatmulArgs {
   int32_t walk_width; // of the grid walk: tile rows of a band or panel, 0 for plain row order
   float alpha;
   float beta;
-  int32_t reserved;
-  int64_t lda; // elements between rows of a (M x K), or of its transpose (K x M) in TN
-  int64_t ldb; // elements between rows of b (K x N), or of its transpose (N x K) in NT
+  int32_t partition_k; // K of one partition of a split product; K itself when it is whole
+  int64_t lda;         // elements between rows of a (M x K), or of its transpose (K x M) in TN
+  int64_t ldb;         // elements between rows of b (K x N), or of its transpose (N x K) in NT
   int32_t batch_shape[MATMUL_MAX_BATCH_DIMS];
   int64_t a_batch_strides[MATMUL_MAX_BATCH_DIMS];
   int64_t b_batch_strides[MATMUL_MAX_BATCH_DIMS];

@@ -7,7 +7,6 @@
 // clang-format on
 
 #include "kernels/common/cooperative_slots.h"
-#include "kernels/common/matmul_epilogue.h"
 
 // What products by matmul2d share: views of matrices, and the way of a cooperative tensor to device memory.
 
@@ -20,20 +19,16 @@ inline MatmulView<T> matmul_view(device T* origin, int rows, int columns, int64_
   return MatmulView<T>(origin, metal::dextents<int, 2>(columns, rows), metal::array<int, 2>{1, int(stride)});
 }
 
-// Finishes and stores acc, whose first element is (m0, n0) of the matrix; what lies past its edges is dropped.
-template <typename T, typename Tensor>
-inline void store_cooperative(
-    device T* out, constant MatmulArgs& args, thread const MatmulAddends<T>& addends, thread Tensor& acc, int m0, int n0
-) {
-  const int m_left = args.M - m0;
-  const int n_left = args.N - n0;
+// Hands what acc holds of the rows and columns that are left to `sink`: by store4, four neighbours in a row, or store1.
+template <typename Sink, typename Tensor>
+inline void store_slots(thread const Sink& sink, thread Tensor& acc, int m_left, int n_left) {
 #pragma clang loop unroll(full)
   for (ushort i = 0; i < acc.get_capacity(); i += 4) {
     if (is_run_of_four(acc, i)) {
       const auto at = acc.get_multidimensional_index(i);
       if (at[1] < m_left && at[0] < n_left) {
-        const float4 sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
-        matmul_store4(out, args, addends, sum, m0 + at[1], n0 + at[0], n_left - at[0]);
+        const typename Sink::Quad sum(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
+        sink.store4(sum, at[1], at[0]);
       }
       continue;
     }
@@ -42,7 +37,7 @@ inline void store_cooperative(
       if (j < acc.get_capacity() && acc.is_valid_element(j)) {
         const auto at = acc.get_multidimensional_index(j);
         if (at[1] < m_left && at[0] < n_left) {
-          matmul_store1(out, args, addends, acc[j], m0 + at[1], n0 + at[0]);
+          sink.store1(acc[j], at[1], at[0]);
         }
       }
     }

@@ -35,6 +35,29 @@ inline int64_t matmul_batch_offset(uint batch, constant MatmulArgs& args, consta
   return matmul_has_batch ? batch_offset(batch, args.batch_ndim, args.batch_shape, strides) : 0;
 }
 
+template <typename T>
+inline MatmulAddends<T> matmul_addends(
+    device const T* c, device const T* bias, device const T* residual, constant MatmulArgs& args, uint batch
+) {
+  MatmulAddends<T> addends;
+  if (matmul_has_c) {
+    addends.c = c + matmul_batch_offset(batch, args, args.c.batch_strides);
+  }
+  if (matmul_has_bias) {
+    addends.bias = bias + matmul_batch_offset(batch, args, args.bias.batch_strides);
+  }
+  if (matmul_has_residual) {
+    addends.residual = residual + matmul_batch_offset(batch, args, args.residual.batch_strides);
+  }
+  return addends;
+}
+
+// The matrix of the output, or of the partial sums, that z of the grid stands for.
+template <typename T>
+inline device T* matmul_matrix_of(device T* out, uint z, constant MatmulArgs& args) {
+  return out + int64_t(z) * args.M * args.N;
+}
+
 inline float matmul_activate(float x) {
   switch (matmul_activation) {
     case MATMUL_ACTIVATION_RELU:

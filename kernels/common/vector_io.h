@@ -40,3 +40,8 @@ template <typename T>
 inline metal::vec<T, 4> from_float4(float4 v) {
   return metal::vec<T, 4>(T(v[0]), T(v[1]), T(v[2]), T(v[3]));
 }
+
+template <typename To, typename From>
+inline metal::vec<To, 4> convert4(metal::vec<From, 4> v) {
+  return metal::vec<To, 4>(To(v[0]), To(v[1]), To(v[2]), To(v[3]));
+}

@@ -69,6 +69,8 @@ def layer_norm(x: mlx.core.array, weight: mlx.core.array | None, bias: mlx.core.
 
 def gated_rms_norm(x: mlx.core.array, gate: mlx.core.array, weight: mlx.core.array, eps: float, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
+def int8_matmul(a: mlx.core.array, b: mlx.core.array, *, scale_a: mlx.core.array | None = None, scale_b: mlx.core.array | None = None, bias: mlx.core.array | None = None, activation: str | None = None, dtype: mlx.core.Dtype | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
+
 def quantized_embedding(ids: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None = None, *, group_size: int | None = None, bits: int | None = None, mode: str = 'affine', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
 
 def quantized_matmul(x: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None = None, *, transpose: bool = True, group_size: int | None = None, bits: int | None = None, mode: str = 'affine', bias: mlx.core.array | None = None, activation: str | None = None, precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...
@@ -98,9 +100,14 @@ def flatten_shader(kernels: str, family: str) -> tuple[str, str]:
     A shader family as one text without includes of ours, and the hash of that text.
     """
 
-def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence[float]]) -> tuple[bool, str]:
+def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence[float]], rows: int = 16) -> tuple[bool, str]:
     """
-    Whether a product of [16, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not.
+    Whether a product of [rows, 64] by [64, 32], row-contiguous float32, passes the self-check, and why or why not.
+    """
+
+def tensorops_checks(gpu: str, macos: str) -> list:
+    """
+    The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, dtype of the output, and whether a kernel of the library in question is in the plan.
     """
 
 def sparse_max_pool(hidden: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, activation: str = 'log1p_relu', pooling: str = 'max', precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...

@@ -102,6 +102,8 @@ class Attention:
     @property
     def reason(self) -> str: ...
 
+def int8_matmul(dtype: str, a: Operand, b: Operand, *, scale_a: Operand | None = None, bias: Operand | None = None, scale_b: Operand | None = None, activation: str | None = None, gpu: str, macos: str) -> Plan: ...
+
 class QuantizedMatmul:
     """A call of quantized_matmul on a device."""
 

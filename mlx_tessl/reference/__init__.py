@@ -10,6 +10,7 @@ from .attention import attention
 from .causal_conv1d import causal_conv1d
 from .gated_delta import gated_delta
 from .gates import geglu, sigmoid_gate, swiglu
+from .int8_matmul import int8_matmul
 from .kv_store import kv_store
 from .linear import linear
 from .matmul import matmul
@@ -31,6 +32,7 @@ __all__ = [
     "gated_delta",
     "gated_rms_norm",
     "geglu",
+    "int8_matmul",
     "kv_store",
     "l2_normalize",
     "layer_norm",

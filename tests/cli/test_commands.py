@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -69,7 +70,25 @@ class TestEmbed:
         result = run("embed", MINILM, "--json", *source, text=None if how == "file" else lines)
         assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == TEXTS, result.stderr
 
-    @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl"])
+    def test_shards(self, tmp_path: Path) -> None:
+        """Written, and gone on with by the same command."""
+        (tmp_path / "texts").write_text("\n".join(TEXTS * 2) + "\n")
+        command = ["embed", MINILM, "--file", str(tmp_path / "texts"), "--output-dir", str(tmp_path / "out")]
+        result = run(*command, "--shard-size", "3")
+        assert result.returncode == 0, result.stderr
+        assert f"wrote 2 of 2 shards of embeddings to {tmp_path / 'out'}" in result.stderr
+        (tmp_path / "out" / "00001.npy").unlink()
+        assert "wrote 1 of 2 shards" in run(*command, "--shard-size", "3").stderr
+        together = np.concatenate([np.load(tmp_path / "out" / f"0000{i}.npy") for i in range(2)])
+        assert np.abs(together - SentenceEncoder(MINILM).encode(TEXTS * 2)).max() <= 1e-6
+        assert "was begun with shard_size 3, not 5" in failure(*command, "--shard-size", "5")
+        (tmp_path / "texts").write_text("other texts\n")
+        assert "was begun with source" in failure(*command, "--shard-size", "3")
+
+    def test_several_processes_need_a_folder(self) -> None:
+        assert "only with --output-dir" in failure("embed", MINILM, *TEXTS, "--json", MLX_RANK="1")
+
+    @pytest.mark.parametrize("suffix", [".npy", ".npz", ".jsonl", ".safetensors"])
     def test_output(self, suffix: str, tmp_path: Path) -> None:
         output = tmp_path / f"out{suffix}"
         result = run("embed", MINILM, *TEXTS, "--output", str(output), "--truncate-dim", "32", "--no-normalize")
@@ -78,6 +97,8 @@ class TestEmbed:
         assert "wrote 2 embeddings of 32 components" in result.stderr
         if suffix == ".jsonl":
             embeddings = np.array([json.loads(line)["embedding"] for line in output.read_text().splitlines()])
+        elif suffix == ".safetensors":
+            embeddings = np.array(dict(mx.load(str(output)))["embeddings"])
         else:
             loaded = np.load(output)
             embeddings = loaded if suffix == ".npy" else loaded["embeddings"]

@@ -146,6 +146,100 @@ def test_tiles_of_tensorops(dtype: str, M: int, N: int, tile: str) -> None:
     assert kernel.endswith(tile)
 
 
+@dtypes
+@pytest.mark.parametrize(("gpu", "layout", "tile"), [("m5-max", "nn", "64x128"), ("m1", "nt", "64x32")])
+def test_tiles_of_other_parts(dtype: str, gpu: str, layout: str, tile: str) -> None:
+    a = laid_out("contiguous", dtype, 260, 40)
+    b = laid_out("transposed" if layout[1] == "t" else "contiguous", dtype, 40, 1100, seed=1)
+    precision = "relaxed" if dtype == "float32" else "exact"
+    with mt.trace() as entries:
+        with mt.emulate(gpu, "26.4", check=True):
+            result = mt.matmul(a, b, precision=precision, stream=mx.cpu)
+        mx.eval(result)
+    assert entries[0].launches[-1].kernel.endswith(tile)
+    expected, magnitude = matmul_oracle(float64(a), float64(b))
+    assert_close(result, expected, magnitude, dtype, 40, 2 * 2.0**-10 if precision == "relaxed" else 0.0)
+
+
+def everything(dtype: str, M: int, N: int, *batch: int) -> dict[str, Any]:
+    """An epilogue with all that there is."""
+    return {
+        "c": laid_out("transposed", dtype, *batch, M, N, seed=2),
+        "bias": laid_out("contiguous", dtype, N),
+        "alpha": 0.7,
+        "beta": -1.3,
+        "activation": "gelu",
+    }
+
+
+@dtypes
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(
+    ("M", "N", "K"),
+    [(1, 70, 128), (1, 133, 301), (2, 64, 256), (3, 131, 130), (4, 5, 515), (7, 65, 257), (8, 200, 160)],
+)
+def test_vectors(dtype: str, layout: str, M: int, N: int, K: int) -> None:
+    a = laid_out("contiguous", dtype, M, K)
+    b = laid_out("transposed" if layout == "nt" else "contiguous", dtype, K, N, seed=1)
+    for keywords in ({}, everything(dtype, M, N)):
+        (kernel,) = check_matmul("portable", dtype, a, b, **keywords)
+        size = next(size for size in (1, 2, 4, 8) if size >= M)
+        assert kernel == f"matmul_vector_{layout}_{dtype}_{size}"
+
+
+@dtypes
+@pytest.mark.parametrize(("layout", "kernel"), [("contiguous", "nt"), ("transposed", "nn")])
+def test_a_single_column(dtype: str, layout: str, kernel: str) -> None:
+    a, b = laid_out(layout, dtype, 67, 200), laid_out("contiguous", dtype, 200, 1, seed=1)
+    assert check_matmul("portable", dtype, a, b, **everything(dtype, 67, 1)) == [f"matmul_vector_{kernel}_{dtype}_1"]
+
+
+@dtypes
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_vectors_of_a_batch_with_gaps(dtype: str, layout: str) -> None:
+    a = laid_out("contiguous", dtype, 2, 3, 3, 150)[:, :, :2, 5:-8]
+    stored = laid_out("contiguous", dtype, 3, 40, 144) if layout == "nt" else laid_out("contiguous", dtype, 3, 137, 47)
+    b = stored[:, :, :137].swapaxes(1, 2) if layout == "nt" else stored[..., 3:43]
+    (kernel,) = check_matmul("portable", dtype, a, b, **everything(dtype, 2, 40, 3))
+    assert kernel == f"matmul_vector_{layout}_{dtype}_2"
+
+
+@families
+@dtypes
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(("M", "N", "K", "batch"), [(37, 23, 2048, ()), (18, 44, 2311, (3,))])
+def test_split_k(family: str, dtype: str, layout: str, M: int, N: int, K: int, batch: tuple[int, ...]) -> None:
+    stored = {"n": "contiguous", "t": "transposed"}
+    a = laid_out(stored[layout[0]], dtype, *batch, M, K)
+    b = laid_out(stored[layout[1]], dtype, *batch, K, N, seed=1)
+    product, reduction = check_matmul(family, dtype, a, b, **everything(dtype, M, N, *batch))
+    # A member of 18 x 2311 or 2311 x 44 elements does not start on 16 bytes.
+    variant = family if batch == () else "portable"
+    sums = dtype if dtype == "float32" else f"{dtype}_sums"
+    assert product.startswith(f"matmul_{variant}_{layout}_{sums}_")
+    assert reduction == f"matmul_reduce_{dtype}"
+
+
+@families
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_split_k_repeats_its_bits(family: str, dtype: str) -> None:
+    a, b = laid_out("contiguous", dtype, 20, 4096), laid_out("contiguous", dtype, 4096, 24, seed=1)
+    first, kernels = run(mt.matmul, family, a, b, check=False)
+    assert len(kernels) == 2
+    for order in ("reverse", "shuffled"):
+        again, _ = run(mt.matmul, family, a, b, check=False, order=order)
+        assert mx.array_equal(first, again)
+
+
+def test_a_long_k_is_split_where_tiles_fill_the_gpu() -> None:
+    a, b = laid_out("contiguous", "bfloat16", 130, 8200), laid_out("contiguous", "bfloat16", 8200, 644, seed=1)
+    product, reduction = check_matmul(
+        "tensorops", "bfloat16", a, b, check=False, bias=laid_out("contiguous", "bfloat16", 644)
+    )
+    assert product == "matmul_tensorops_nn_bfloat16_sums_128x64"
+    assert reduction == "matmul_reduce_bfloat16"
+
+
 @families
 @dtypes
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu", "gelu_tanh"])

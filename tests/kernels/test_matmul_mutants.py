@@ -43,7 +43,7 @@ class Problem:
     def stored(self, matrix: np.ndarray, transposed: bool) -> np.ndarray:
         return np.ascontiguousarray(matrix.swapaxes(1, 2) if transposed else matrix)
 
-    def launch(self) -> plans.Launch:
+    def launches(self) -> list[plans.Launch]:
         def operand(shape: tuple[int, ...], transposed: bool) -> plans.Operand:
             _, rows, cols = shape
             strides = (rows * cols, 1, rows) if transposed else (rows * cols, cols, 1)
@@ -62,9 +62,12 @@ class Problem:
             gpu=gpu,
             macos=macos,
         )
-        (launch,) = problem.plan().launches
-        assert launch.family == self.family
-        return launch
+        launches = problem.plan().launches
+        assert launches[0].family == self.family
+        return launches
+
+    def scratch_elements(self, launch: plans.Launch) -> int:
+        return launch.grid[2] * self.M * self.N
 
     def inputs(self) -> list[np.ndarray]:
         a, b = self.stored(self.a, self.layout[0] == "t"), self.stored(self.b, self.layout[1] == "t")
@@ -90,7 +93,7 @@ class Dispatch:
     constants: dict[int, Any]
 
 
-def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray) -> Dispatch:
+def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray, scratch: list[np.ndarray]) -> Dispatch:
     inputs = problem.inputs()
     buffers: dict[int, Buffer] = {}
     for i, argument in enumerate(launch.arguments):
@@ -99,26 +102,34 @@ def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray) -> Disp
                 buffers[i] = inputs[argument.index]
             case "output":
                 buffers[i] = Out(out)
+            case "scratch_in":
+                buffers[i] = scratch[argument.index]
+            case "scratch_out":
+                scratch.append(np.zeros(problem.scratch_elements(launch), np.float32))
+                buffers[i] = Out(scratch[-1])
             case "bytes":
                 buffers[i] = launch.bytes_of(argument)
     return Dispatch(buffers, launch.grid, launch.group, dict(launch.constants))
 
 
 def run(problem: Problem, source: Source, change: Callable[[Dispatch], None] = lambda dispatch: None) -> None:
-    """Launch under all checks and hold the result to float64."""
-    launch = problem.launch()
+    """Launch under all checks and hold the result to float64. A mistake of the host is one in every launch."""
     out = np.zeros((problem.batch, problem.M, problem.N), problem.inputs()[0].dtype)
-    dispatch = dispatch_of(problem, launch, out)
-    change(dispatch)
-    source.launch(
-        launch.kernel,
-        dispatch.buffers,
-        grid=dispatch.grid,
-        group=dispatch.group,
-        constants=dispatch.constants,
-        check=True,
-        seed=1,
-    )
+    scratch: list[np.ndarray] = []
+    for launch in problem.launches():
+        dispatch = dispatch_of(problem, launch, out, scratch)
+        change(dispatch)
+        # A partition's sums and their reduction may be in different libraries.
+        family_source = source if launch.family == problem.family else source_of(launch.family)
+        family_source.launch(
+            launch.kernel,
+            dispatch.buffers,
+            grid=dispatch.grid,
+            group=dispatch.group,
+            constants=dispatch.constants,
+            check=True,
+            seed=1,
+        )
     assert np.all(np.abs(out - problem.expected()) <= problem.allowed())
 
 
@@ -147,6 +158,10 @@ STAGED = "      threadgroup_barrier(mem_flags::mem_threadgroup);\n      multiply
 USED = "      );\n      threadgroup_barrier(mem_flags::mem_threadgroup);\n      a_tile"
 STRIP = "    metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);\n    for (int q"
 
+SPLIT: dict[str, Any] = {"M": 22, "N": 36, "K": 2052}
+VECTOR_NT: dict[str, Any] = {"layout": "nt", "M": 3, "N": 45, "K": 302}
+VECTOR_NN: dict[str, Any] = {"M": 3, "N": 150, "K": 302}
+
 MUTANTS = [
     portable("no barrier after staging", STAGED, "      multiply_blocks"),
     portable("no barrier before staging again", USED, "      );\n      a_tile"),
@@ -161,10 +176,37 @@ MUTANTS = [
     portable("rows off by one in the store", "rows_left > 0 &&", "rows_left >= 0 &&"),
     portable("simdgroups share a part", "part_n = int(simdgroup % 2)", "part_n = int(simdgroup / 2)"),
     portable("accumulator not zeroed", "make_filled_simdgroup_matrix<float, 8, 8>(0.0f)", "simdgroup_float8x8()"),
-    portable("the batch's pitch", "int64_t(group.z) * args.M * args.N", "int64_t(group.z) * args.N * args.N"),
+    portable("the batch's pitch", "int64_t(z) * args.M * args.N", "int64_t(z) * args.N * args.N"),
     portable(
         "b read as it does not lie", "load_fragment<T, TRANSPOSED_B>", "load_fragment<T, !TRANSPOSED_B>", layout="nt"
     ),
+    portable("a partition's end", "args.K - first, args.partition_k)", "args.K - first, args.K)", **SPLIT),
+    portable(
+        "member and partition exchanged", "return {z / partitions, first", "return {z % partitions, first", **SPLIT
+    ),
+    portable("a partition's start in a", "m0 * args.lda + part.first", "m0 * args.lda", **SPLIT),
+    portable("a partition's start in b", "n0 + part.first * args.ldb", "n0 + int64_t(part.first)", **SPLIT),
+    portable("a partition left out of the sum", "i < partitions; ++i", "i < partitions - 1; ++i", **SPLIT),
+    portable("the member's partial sums", "position.z * uint(partitions)", "position.z", **SPLIT),
+    portable("partial sums one row apart", "p += int64_t(args.M) * args.N", "p += int64_t(args.N)", **SPLIT),
+    portable("rows off by one in the reduction", "row >= args.M ||", "row > args.M ||", **SPLIT),
+    portable("columns of a vector off by one", "min(n0 + j, args.N - 1)", "min(n0 + j + 1, args.N - 1)", **VECTOR_NT),
+    portable("a vector's columns past the edge", "min(n0 + j, args.N - 1)", "(n0 + j)", **VECTOR_NT),
+    portable("a lane's k", "k = lane * 4;", "k = lane * 2;", **VECTOR_NT),
+    portable("K tail of a vector", "const int count = args.K - k;", "const int count = 4;", **VECTOR_NT),
+    portable("a lane stores another's sum", "lane == m * columns + j", "lane == j * columns + m", **VECTOR_NT),
+    portable("rows past the last", "m < min(ROWS, args.M) && n < args.N", "n < args.N", **VECTOR_NT),
+    portable("half of the lanes' sums", "sums[m] + simd_shuffle_xor(sums[m], ushort(quads))", "sums[m]", **VECTOR_NN),
+    portable("a simdgroup's sums left out", "s < simdgroups; ++s", "s < simdgroups - 1; ++s", **VECTOR_NN),
+    portable(
+        "no barrier before the simdgroups' sums are read",
+        "  threadgroup_barrier(mem_flags::mem_threadgroup);\n\n  const int m = int(thread_index) / quads",
+        "\n  const int m = int(thread_index) / quads",
+        **VECTOR_NN,
+    ),
+    portable("k of a column's threads", "k = int(thread_index) / quads;", "k = int(simdgroup);", **VECTOR_NN),
+    tensorops("a partition's start in b", "n0 + part.first * args.ldb", "int64_t(n0)", **SPLIT, relaxed=True),
+    tensorops("a partition that goes on", "k_left = part.k;", "k_left = args.K;", **SPLIT, relaxed=True),
     tensorops(
         "M and N swapped in the descriptor",
         "      TILE_M,\n      TILE_N,",
@@ -182,8 +224,8 @@ MUTANTS = [
     tensorops("slots that hold nothing are stored", "&& acc.is_valid_element(j)", ""),
     tensorops(
         "columns off by one in the store",
-        "if (at[1] < m_left && at[0] < n_left) {\n          matmul_store1",
-        "if (at[1] < m_left && at[0] <= n_left) {\n          matmul_store1",
+        "if (at[1] < m_left && at[0] < n_left) {\n          sink.store1",
+        "if (at[1] < m_left && at[0] <= n_left) {\n          sink.store1",
     ),
     tensorops("fewer simdgroups than there are", "execution_simdgroups<4>> op", "execution_simdgroups<2>> op"),
     tensorops(
@@ -203,6 +245,14 @@ def test_the_kernels_themselves(family: str, layout: str) -> None:
     run(Problem(family, layout), source_of(family))
 
 
+@pytest.mark.parametrize("problem", [SPLIT, VECTOR_NT, VECTOR_NN], ids=["split", "vector_nt", "vector_nn"])
+def test_partitions_and_vectors(problem: dict[str, Any]) -> None:
+    launches = Problem("matmul", **problem).launches()
+    assert len(launches) == 1 + (problem is SPLIT)
+    assert launches[0].kernel.startswith("matmul_portable" if problem is SPLIT else "matmul_vector")
+    run(Problem("matmul", **problem), source_of("matmul"))
+
+
 def plant(mutant: Mutant, kernels: Path) -> None:
     """Change the one place in the family's file, or in what it shares with others, that the mutant is about."""
     files = [kernels / f"{mutant.family}.metal", *sorted((kernels / "common").glob("*.h"))]
@@ -214,7 +264,7 @@ def plant(mutant: Mutant, kernels: Path) -> None:
 
 def test_the_tile_that_is_not_square() -> None:
     problem = Problem("matmul_tensorops", M=200, N=700, K=40, relaxed=True)
-    assert problem.launch().kernel.endswith("_128x64")
+    assert problem.launches()[0].kernel.endswith("_128x64")
     run(problem, source_of("matmul_tensorops"))
 
 

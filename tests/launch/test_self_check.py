@@ -10,6 +10,8 @@ import pytest
 
 import mlx_tessl as mt
 from mlx_tessl import _ext
+from mlx_tessl.emulator.compiler import msl_version_of
+from mlx_tessl.emulator.runtime import Buffer, Out, Source
 
 Matrix = np.ndarray
 M, N, K = 16, 32, 64
@@ -55,6 +57,57 @@ def test_our_tensorops_kernel_is_trusted(dtype: mx.Dtype) -> None:
         return np.array(out.astype(mx.float32))
 
     assert verdict(kernel) == (True, "the self-check product is exact")
+
+
+CHECKS = [
+    pytest.param(gpu, macos, i, id=f"{check[0]} on {gpu}, macOS {macos}")
+    for gpu, macos in (("m5-pro", "26.4"), ("m5", "27.0"))
+    for i, check in enumerate(_ext.tensorops_checks(gpu, macos))
+]
+
+
+def test_every_family_of_matrix_products_is_checked() -> None:
+    families = {
+        launch.family
+        for *_, plan, _, _, _ in _ext.tensorops_checks("m5", "27.0")
+        for launch in plan.launches
+        if launch.capability != "portable"
+    }
+    present = {path.stem for path in mt.kernels_path().glob("*matmul_tensorops*.metal")}
+    assert present == families
+    assert len(_ext.tensorops_checks("m5", "27.0")) == len(_ext.tensorops_checks("m5", "26.4")) + 1
+    assert _ext.tensorops_checks("m4", "27.0") == []
+
+
+@pytest.mark.parametrize(("gpu", "macos", "index"), CHECKS)
+def test_a_plan_of_the_gate_computes_the_product(gpu: str, macos: str, index: int) -> None:
+    """The launches and inputs that the gate would run on a Mac."""
+    pytest.importorskip("ziglang")
+    name, rows, plan, inputs, dtype, holds_kernel = _ext.tensorops_checks(gpu, macos)[index]
+    assert holds_kernel, name
+    out = np.zeros((rows, N), np.int32 if dtype == mx.int32 else np.float32 if dtype == mx.float32 else np.uint16)
+    for launch in plan.launches:
+        buffers: dict[int, Buffer] = {}
+        for i, argument in enumerate(launch.arguments):
+            match argument.role:
+                case "input":
+                    buffers[i] = np.array(inputs[argument.index].view(_integers(inputs[argument.index].dtype)))
+                case "output":
+                    buffers[i] = Out(out)
+                case "bytes":
+                    buffers[i] = launch.bytes_of(argument)
+        root = mt.kernels_path()
+        source = Source(root / f"{launch.family}.metal", msl=msl_version_of(launch.family), include=[root.parent])
+        source.launch(launch.kernel, buffers, grid=launch.grid, group=launch.group, constants=dict(launch.constants))
+    result = np.array(mx.array(out).view(dtype).astype(mx.float32))
+    assert _ext.check_product(lambda a, b: result.ravel().tolist(), rows) == (True, "the self-check product is exact")
+    result[rows - 1, N - 1] += 1
+    assert not _ext.check_product(lambda a, b: result.ravel().tolist(), rows)[0]
+
+
+def _integers(dtype: mx.Dtype) -> mx.Dtype:
+    """NumPy has no bfloat16: bits do."""
+    return {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}[dtype.size]
 
 
 def test_a_right_product_is_trusted() -> None:

@@ -5,6 +5,7 @@
 
 #include "backends/cpu/attention_kernels.h"
 #include "backends/cpu/delta_kernels.h"
+#include "backends/cpu/int8_kernels.h"
 #include "backends/cpu/quantized_kernels.h"
 #include "backends/cpu/sparse_kernels.h"
 #include "backends/cpu/tile_kernels.h"
@@ -19,6 +20,7 @@ extern const AttentionKernels attention;
 extern const DeltaKernels delta;
 extern const SparseKernels sparse;
 extern const TileKernels tiles;
+extern const Int8Kernels int8;
 } // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
@@ -28,6 +30,7 @@ extern const AttentionKernels attention;
 extern const DeltaKernels delta;
 extern const SparseKernels sparse;
 extern const TileKernels tiles;
+extern const Int8Kernels int8;
 } // namespace avx2
 namespace avx512 {
 extern const VectorKernels kernels;
@@ -36,6 +39,7 @@ extern const AttentionKernels attention;
 extern const DeltaKernels delta;
 extern const SparseKernels sparse;
 extern const TileKernels tiles;
+extern const Int8Kernels int8;
 } // namespace avx512
 #endif
 
@@ -65,14 +69,17 @@ struct Kernels {
   const DeltaKernels& delta;
   const SparseKernels& sparse;
   const TileKernels& tiles;
+  const Int8Kernels& int8;
 };
 
 const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
 #if defined(__x86_64__)
   static const Kernels of_avx512{
-      avx512::kernels, avx512::quantized, avx512::attention, avx512::delta, avx512::sparse, avx512::tiles
+      avx512::kernels, avx512::quantized, avx512::attention, avx512::delta, avx512::sparse, avx512::tiles, avx512::int8
   };
-  static const Kernels of_avx2{avx2::kernels, avx2::quantized, avx2::attention, avx2::delta, avx2::sparse, avx2::tiles};
+  static const Kernels of_avx2{
+      avx2::kernels, avx2::quantized, avx2::attention, avx2::delta, avx2::sparse, avx2::tiles, avx2::int8
+  };
   if (instruction_set == "avx512") {
     return of_avx512;
   }
@@ -81,7 +88,13 @@ const Kernels& kernels_of([[maybe_unused]] std::string_view instruction_set) {
   }
 #endif
   static const Kernels of_baseline{
-      baseline::kernels, baseline::quantized, baseline::attention, baseline::delta, baseline::sparse, baseline::tiles
+      baseline::kernels,
+      baseline::quantized,
+      baseline::attention,
+      baseline::delta,
+      baseline::sparse,
+      baseline::tiles,
+      baseline::int8
   };
   return of_baseline;
 }
@@ -122,6 +135,10 @@ const QuantizedKernels& quantized_kernels() {
 
 const AttentionKernels& attention_kernels() {
   return chosen_kernels().attention;
+}
+
+const Int8Kernels& int8_kernels() {
+  return chosen_kernels().int8;
 }
 
 const DeltaKernels& delta_kernels() {

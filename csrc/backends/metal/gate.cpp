@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <iostream>
 #include <stdexcept>
 
@@ -10,7 +11,7 @@
 #include "backends/metal/metal.h"
 #include "launch/decimal.h"
 #include "launch/self_check.h"
-#include "ops/matmul_plan.h"
+#include "ops/tensorops_checks.h"
 
 namespace mx = mlx::core;
 
@@ -47,6 +48,8 @@ std::vector<float> as_floats(const mx::array& array) {
     copy(array.data<mx::float16_t>());
   } else if (array.dtype() == mx::bfloat16) {
     copy(array.data<mx::bfloat16_t>());
+  } else if (array.dtype() == mx::int32) {
+    copy(array.data<int32_t>());
   } else {
     copy(array.data<float>());
   }
@@ -67,30 +70,15 @@ std::vector<float> run_alone(
   return as_floats(out);
 }
 
-Trust check_tensorops(mx::Dtype dtype, const DeviceProfile& profile, mx::metal::Device& device) {
-  return check_product([&](std::span<const float> a_values, std::span<const float> b_values) {
-    const mx::array a(a_values.data(), {SelfCheck::M, SelfCheck::K}, dtype);
-    const mx::array b(b_values.data(), {SelfCheck::K, SelfCheck::N}, dtype);
-    const mx::array out({SelfCheck::M, SelfCheck::N}, dtype, nullptr, {});
-    const auto problem = make_matmul_problem(
-        dtype,
-        Operand::of(a),
-        Operand::of(b),
-        /* c */ {},
-        /* bias */ {},
-        /* residual */ {},
-        MatmulEpilogue{},
-        /* relaxed */ true,
-        /* batch_invariant */ false
-    );
-    const auto plan = plan_matmul(problem, profile);
-    if (std::ranges::all_of(plan.launches, [](const auto& launch) {
-          return launch.kernel->capability == Capability::portable;
-        })) {
+Trust run_check(const TensorOpsCheck& check, const DeviceProfile& profile, mx::metal::Device& device) {
+  const auto product = [&](std::span<const float> a, std::span<const float> b) {
+    const auto launch = check.make(a, b, check.rows, profile);
+    if (!holds_kernel_of(launch.plan, check.capability)) {
       throw std::runtime_error("no tensorops kernel is planned for it");
     }
-    return run_alone(plan, {a, b}, out, device);
-  });
+    return run_alone(launch.plan, launch.inputs, launch.out, device);
+  };
+  return check_product(product, check.rows);
 }
 
 struct Gate {
@@ -104,21 +92,26 @@ struct Gate {
                " under macOS " + decimal(profile.macos.major) + "." + decimal(profile.macos.minor) + " or a later one";
       return;
     }
-    for (const auto dtype : {mx::float16, mx::bfloat16, mx::float32}) {
-      const auto trust = check_tensorops(dtype, profile, device);
-      reason = trust.reason;
-      if (!trust.trusted) {
-        withdraw_tensorops(dtype);
-        return;
+    reason = "the self-check products are exact";
+    for (const auto& check : tensorops_checks()) {
+      if (runs_on(check, profile)) {
+        const auto trust = run_check(check, profile, device);
+        if (!trust.trusted) {
+          withdraw(check, trust.reason);
+        }
       }
     }
   }
 
  private:
-  void withdraw_tensorops(mx::Dtype dtype) {
-    profile.ceiling = Capability::portable;
-    reason = "tensorops kernels are not trusted on this machine: in " + mx::type_to_name(dtype) + ", " + reason;
-    std::cerr << "mlx_tessl: " << reason << "; the portable kernels take over" << std::endl;
+  // One family that is wrong takes all kernels of its library along: they are built alike.
+  void withdraw(const TensorOpsCheck& check, const std::string& why) {
+    const bool all = check.capability == Capability::tensorops;
+    profile.ceiling = all ? Capability::portable : Capability::tensorops;
+    reason = std::string(to_string(check.capability)) + " kernels are not trusted on this machine: in " + check.name +
+             ", " + why;
+    std::cerr << "mlx_tessl: " << reason << "; the " << (all ? "portable" : "tensorops") << " kernels take over"
+              << std::endl;
   }
 };
 

@@ -7,6 +7,7 @@ from . import (
     attention,
     gated_delta,
     gates,
+    int8_matmul,
     kv_store,
     matmul,
     norms,
@@ -24,6 +25,7 @@ __all__ = ["SPECS", "Arrays", "Case", "Expected", "OpSpec", "Refusal", "Shapes"]
 SPECS: tuple[OpSpec, ...] = (
     *matmul.SPECS,
     *quantized.SPECS,
+    *int8_matmul.SPECS,
     *norms.SPECS,
     *gates.SPECS,
     *rope.SPECS,

@@ -1,0 +1,230 @@
+"""What our kernels do beside MLX's own for the same products, counted by the emulator's meter: no time is measured.
+
+Both run in the emulator from their sources, MLX's from the headers of the installed package (tests/fidelity). Products
+are counted at a few tiles and two lengths of K, and extended to the shape in question: every tile of a whole number of
+tiles does the same work, which grows linearly with K. Bytes are counted before any cache; what matmul2d reads of an
+operand counts once for a threadgroup, for who reads it within is the hardware's affair.
+
+python benchmarks/cost.py --out benchmarks/results/cost.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import mlx.core as mx
+import numpy as np
+
+import mlx_tessl as mt
+from mlx_tessl.emulator.meter import Reading
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.fidelity.families import gemm, quantized  # noqa: E402
+from tests.fidelity.mlx_kernels import Case  # noqa: E402
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+COUNTED = {
+    "device read": lambda r: r.device_read_bytes,
+    "device written": lambda r: r.device_written_bytes,
+    "threadgroup bytes": lambda r: r.threadgroup_read_bytes + r.threadgroup_written_bytes,
+    "matrix flops": lambda r: r.matrix_flops,
+    "other flops": lambda r: r.scalar_flops,
+    "simd operations": lambda r: r.simd_operations,
+    "barriers": lambda r: r.threadgroup_barriers + r.simdgroup_barriers,
+}
+Counts = dict[str, float]
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A way to compute a product: how it is counted at a shape, and the shapes at which it is counted."""
+
+    name: str
+    count: Callable[[int, int, int], tuple[str, int, Reading]]  # (M, N, K) -> kernel, dispatches, sums
+    tiles: tuple[int, int]  # M and N of a few whole tiles, with the kernel that the full shape takes
+    depths: tuple[int, int] = (512, 1024)  # of K
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    shape: Shape
+    ways: tuple[Measured, ...]
+
+
+def counts_of(reading: Reading) -> Counts:
+    return {name: float(count(reading)) for name, count in COUNTED.items()}
+
+
+def extend(way: Measured, shape: Shape) -> dict[str, Any]:
+    """The counts at ``shape``: linear in K, in proportion to the number of tiles."""
+    M, N, K = shape
+    short, long = way.depths
+    kernel, dispatches, first = way.count(*way.tiles, short)
+    same_kernel, _, second = way.count(*way.tiles, long)
+    assert kernel == same_kernel
+    factor = M * N / (way.tiles[0] * way.tiles[1])
+    low, high = counts_of(first), counts_of(second)
+    counts = {name: factor * (low[name] + (high[name] - low[name]) * (K - short) / (long - short)) for name in COUNTED}
+    return {"way": way.name, "kernel": kernel, "dispatches": dispatches, **{n: round(c) for n, c in counts.items()}}
+
+
+def ours(gpu: str, call: Callable[[int, int, int], mx.array]) -> Callable[[int, int, int], tuple[str, int, Reading]]:
+    def count(M: int, N: int, K: int) -> tuple[str, int, Reading]:
+        with mt.emulate(gpu, "26.4", check=True) as meter:
+            mx.eval(call(M, N, K))
+        return meter[0].kernel, len(meter), meter.total()
+
+    return count
+
+
+def theirs(make: Callable[[int, int, int], Case]) -> Callable[[int, int, int], tuple[str, int, Reading]]:
+    def count(M: int, N: int, K: int) -> tuple[str, int, Reading]:
+        case = make(M, N, K)
+        reading = case.kernel.source().launch(
+            case.kernel.name, case.buffers, grid=case.grid, group=case.group, constants=case.constants, check=True
+        )
+        return case.kernel.name, 1, reading
+
+    return count
+
+
+def random(*shape: int) -> mx.array:
+    values = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+    array = mx.array(values).astype(mx.bfloat16)
+    mx.eval(array)
+    return array
+
+
+def product(**keywords: bool) -> Callable[[int, int, int], mx.array]:
+    def call(M: int, N: int, K: int) -> mx.array:
+        a, b = random(M, K), random(K, N)
+        addends: dict[str, Any] = {}
+        if keywords.get("epilogue"):
+            addends = {"bias": random(N), "activation": "gelu"}
+        if keywords.get("accumulate"):
+            addends = {"c": random(M, N), "beta": 1.0}
+        mx.eval(*(x for x in addends.values() if isinstance(x, mx.array)))
+        return mt.matmul(a, b, stream=mx.cpu, **addends)
+
+    return call
+
+
+def packed(M: int, N: int, K: int) -> mx.array:
+    w, scales, biases = mx.quantize(random(N, K), group_size=64, bits=4)
+    x = random(M, K)
+    mx.eval(w, scales, biases)
+    return mt.quantized_matmul(x, w, scales, biases, stream=mx.cpu)
+
+
+SQUARE = (2048, 2048, 2048)
+BATCH = (512, 4096, 4096)
+TOKEN = (1, 4096, 4096)
+
+ROWS = (
+    Row(
+        "bfloat16, matrix units (M5 Max)",
+        SQUARE,
+        (
+            Measured("ours", ours("m5-max", product()), (256, 1280)),
+            Measured("ours, bias and gelu", ours("m5-max", product(epilogue=True)), (256, 1280)),
+            Measured("ours, beta c", ours("m5-max", product(accumulate=True)), (256, 1280)),
+            Measured(
+                "MLX NAX",
+                theirs(lambda M, N, K: gemm.gemm(True, "nn", BFLOAT16, M, N, K, (64, 128, 256, 2, 4), 2)),
+                (256, 256),
+            ),
+        ),
+    ),
+    Row(
+        "bfloat16, simdgroup_matrix (M4)",
+        SQUARE,
+        (
+            Measured("ours", ours("m4", product()), (256, 192), (64, 128)),
+            Measured(
+                "MLX steel",
+                theirs(lambda M, N, K: gemm.gemm(False, "nn", BFLOAT16, M, N, K, (64, 64, 16, 2, 2))),
+                (128, 128),
+                (64, 128),
+            ),
+        ),
+    ),
+    Row(
+        "4 bit, matrix units (M5 Max)",
+        BATCH,
+        (
+            Measured("ours", ours("m5-max", packed), (256, 1280), (128, 256)),
+            Measured(
+                "MLX NAX",
+                theirs(lambda M, N, K: quantized.affine_qmm(BFLOAT16, M, N, K, nax=True)),
+                (128, 128),
+                (128, 256),
+            ),
+        ),
+    ),
+    Row(
+        "4 bit, simdgroup_matrix (M4)",
+        BATCH,
+        (
+            Measured("ours", ours("m4", packed), (256, 192), (64, 128)),
+            Measured("MLX qmm", theirs(lambda M, N, K: quantized.affine_qmm(BFLOAT16, M, N, K)), (64, 64), (64, 128)),
+        ),
+    ),
+    Row(
+        "4 bit, one row",
+        TOKEN,
+        (
+            Measured("ours", ours("m5-max", packed), (1, 64), (1024, 2048)),
+            Measured("MLX qmv", theirs(lambda M, N, K: quantized.affine_qmv(BFLOAT16, M, N, K)), (1, 64), (1024, 2048)),
+        ),
+    ),
+)
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    heads = ["product", "M x N x K", "kernel", "dispatches", *COUNTED]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in results:
+        shape = "x".join(map(str, row["shape"]))
+        for i, way in enumerate(row["ways"]):
+            cells = [row["name"] if i == 0 else "", shape if i == 0 else "", way["way"], str(way["dispatches"])]
+            lines.append("| " + " | ".join(cells + [short(way[name]) for name in COUNTED]) + " |")
+    return "\n".join(lines)
+
+
+def short(number: float) -> str:
+    """Three digits and a decimal prefix."""
+    for prefix in ("", " k", " M", " G", " T"):
+        if number < 1000:
+            return f"{number:.3g}{prefix}"
+        number /= 1000
+    return f"{number:.3g} P"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the counts here as JSON")
+    parser.add_argument("--only", default="", help="only products whose name contains this")
+    options = parser.parse_args()
+    results = []
+    for row in ROWS:
+        if options.only in row.name:
+            ways = [extend(way, row.shape) for way in row.ways]
+            results.append({"name": row.name, "shape": row.shape, "ways": ways})
+            print(table(results[-1:]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
