@@ -3,8 +3,9 @@
     python benchmarks/attention.py --torch-python PYTHON --out benchmarks/results/attention.json
     python benchmarks/attention.py --plot benchmarks/results/attention.json
 
-PYTHON has torch. Two processes take turns, because torch's threads would compete with ours: one holds mlx_tessl and
-stock MLX. A call is what a user waits for: building, evaluating and freeing the result.
+PYTHON has torch. Each library is a process, because their threads would compete, and they take turns case by case;
+stock MLX, which takes seconds a call, has one turn. A call is what a user waits for: building, evaluating and freeing
+the result.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ CASES = (
     Case("causal, D 64", 1, 8, 8, 2048, 2048, 64, causal=True, stock=False),
     Case("causal, D 128", 1, 8, 8, 2048, 2048, 128, causal=True),
     Case("causal, D 256", 1, 8, 8, 2048, 2048, 256, causal=True),
-    Case("causal, D 128, gradients", 1, 8, 8, 2048, 2048, 128, causal=True, gradients=True, stock=False),
-    Case("causal, D 256, gradients", 1, 8, 8, 2048, 2048, 256, causal=True, gradients=True, stock=False),
+    Case("gradients, D 128", 1, 8, 8, 2048, 2048, 128, causal=True, gradients=True, stock=False),
+    Case("gradients, D 256", 1, 8, 8, 2048, 2048, 256, causal=True, gradients=True, stock=False),
     Case("texts of 128, D 32", 32, 12, 12, 128, 128, 32, lengths=True),
     Case("decode, 4096 keys", 4, 16, 4, 1, 4096, 128),
 )
@@ -102,14 +103,19 @@ def mlx_methods(case: Case) -> Methods:
         operands = [mx.array(x).astype(dtype) for x in case.arrays()]
         mx.eval(operands)
         methods[f"mt {name}"] = call(operands)
-    if case.stock:
-        q, k, v = (mx.array(x) for x in case.arrays())
-        visible = mask if lengths is None else (mx.arange(case.Tk) < lengths[:, None])[:, None, None]
-        mx.eval(q, k, v)
-        methods["mx f32"] = lambda: mx.eval(
-            mx.fast.scaled_dot_product_attention(q, k, v, scale=case.scale, mask=visible)
-        )
     return methods
+
+
+def stock_methods(case: Case) -> Methods:
+    import mlx.core as mx
+
+    mx.set_default_device(mx.cpu)
+    q, k, v = (mx.array(x) for x in case.arrays())
+    mask: Any = "causal" if case.causal else None
+    if case.lengths:
+        mask = (mx.arange(case.Tk) < mx.array(case.row_lengths())[:, None])[:, None, None]
+    mx.eval(q, k, v)
+    return {"mx f32": lambda: mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=case.scale, mask=mask))}
 
 
 def torch_methods(case: Case) -> Methods:
@@ -142,7 +148,7 @@ def torch_methods(case: Case) -> Methods:
     return {f"torch {name}": call([torch.tensor(x).to(dtype) for x in case.arrays()]) for name, dtype in dtypes.items()}
 
 
-WORKERS = {"mlx": mlx_methods, "torch": torch_methods}
+WORKERS = {"mlx": mlx_methods, "torch": torch_methods, "stock": stock_methods}
 
 
 def work(options: Any) -> None:
@@ -150,9 +156,20 @@ def work(options: Any) -> None:
         {
             case.name: harness.interleave(WORKERS[options.worker](case), options.seconds)
             for case in CASES
-            if options.only in case.name
+            if options.only == case.name
         }
     )
+
+
+def samples_of(case: Case, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of one call by method, the workers taking turns over this case alone."""
+    turns = argparse.Namespace(**{**vars(options), "only": case.name})
+    workers = ["mlx"] + ["torch"] * bool(options.torch_python)
+    samples = harness.alternate(__file__, workers, turns, {"torch": options.torch_python})[case.name]
+    if case.stock:
+        turns.rounds = 1
+        samples |= harness.alternate(__file__, ["stock"], turns)[case.name]
+    return samples
 
 
 def peak_growth(T: int, D: int, gradients: bool) -> float:
@@ -162,19 +179,20 @@ def peak_growth(T: int, D: int, gradients: bool) -> float:
 
 
 def results(options: Any) -> dict[str, Any]:
-    workers = ["mlx"] + ["torch"] * bool(options.torch_python)
-    samples = harness.alternate(__file__, workers, options, {"torch": options.torch_python})
     rows = []
     for case in CASES:
-        ours = samples.get(case.name, {}).get("mt f32", [])
-        for method, seconds in samples.get(case.name, {}).items():
+        if options.only not in case.name:
+            continue
+        samples = samples_of(case, options)
+        ours = harness.summary(samples["mt f32"])["median"]
+        for method, seconds in samples.items():
             times = harness.summary(seconds)
             rows.append(
                 {
                     "case": case.name,
                     "method": method,
                     "gflops": round(case.operations / times["median"] / 1e9, 2),
-                    "times_mt_f32": round(harness.summary(ours)["median"] / times["median"], 3),
+                    "times_mt_f32": round(ours / times["median"], 3),
                     "seconds": times,
                 }
             )

@@ -21,16 +21,10 @@
 
 using namespace metal;
 
-constant bool delta_has_state [[function_constant(3)]];
-constant bool delta_normalizes [[function_constant(4)]];
+constant bool delta_few_only [[function_constant(6)]]; // rows of GATED_DELTA_FEW_TOKENS or more are not for this launch
 
 constant constexpr int simd_width = 32;
 constant constexpr int state_rows = 4; // of one simdgroup
-constant constexpr float norm_eps = 1e-6f;
-
-inline int64_t delta_offset(constant int64_t* strides, uint batch, int token, int head) {
-  return int64_t(batch) * strides[0] + token * strides[1] + head * strides[2];
-}
 
 // PARTS columns of 32 of a row of q or k: lane + 32 i, zeros past its end.
 template <typename T, int PARTS>
@@ -101,6 +95,10 @@ template <typename T, int PARTS>
   }
   const int2 range = token_range(row_starts, args.starts_stride, row_lengths, args.lengths_stride, batch, args.T);
 
+  if (delta_few_only && range.y - range.x >= GATED_DELTA_FEW_TOKENS) {
+    return;
+  }
+
   float S[state_rows][PARTS];
 #pragma clang loop unroll(full)
   for (int r = 0; r < state_rows; ++r) {
@@ -131,8 +129,8 @@ template <typename T, int PARTS>
       load_row(keys, k + delta_offset(args.k_strides, batch, t, key_head), args.k_strides[3], args.Dk, lane);
       if (delta_normalizes) {
         const float query_scale = precise::rsqrt(float(args.Dk));
-        scale_row(queries, query_scale * precise::rsqrt(dot_rows(queries, queries) + norm_eps));
-        scale_row(keys, precise::rsqrt(dot_rows(keys, keys) + norm_eps));
+        scale_row(queries, query_scale * precise::rsqrt(dot_rows(queries, queries) + delta_norm_eps));
+        scale_row(keys, precise::rsqrt(dot_rows(keys, keys) + delta_norm_eps));
       }
       const int64_t g_place = delta_offset(args.g_strides, batch, t, head);
       const int64_t beta_place = delta_offset(args.beta_strides, batch, t, head);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string>
 
 #include "kernels/args/gated_delta.h"
@@ -52,45 +53,31 @@ int64_t stride_of(const std::optional<Operand>& x) {
   return x && x->shape[0] != 1 ? x->strides[0] : 0;
 }
 
-} // namespace
+// Where each operand stands in the primitive's inputs.
+struct Places {
+  Argument state, starts, lengths, A_log, dt_bias;
 
-Plan plan_gated_delta(const GatedDeltaProblem& p) {
-  const auto& form = p.form;
-  const int Dv = p.v.shape[3];
-  Plan plan;
-  plan.launches.push_back({});
-  Launch& launch = plan.launches.back();
-  launch.kernel = kernel_of(p.dtype, p.q.shape[3]);
-  launch.constants = {
-      FunctionConstant::boolean(0, form.has_starts),
-      FunctionConstant::boolean(1, form.has_lengths),
-      FunctionConstant::boolean(2, form.has_gates),
-      FunctionConstant::boolean(3, form.has_state),
-      FunctionConstant::boolean(4, form.normalize_qk),
-      FunctionConstant::boolean(5, !form.has_gates),
-  };
+  explicit Places(const GatedDeltaForm& form) {
+    uint8_t next = 5;
+    auto take = [&next](bool is_there) { return is_there ? Argument::input(next++) : Argument::unused(); };
+    state = take(form.has_state);
+    starts = take(form.has_starts);
+    lengths = take(form.has_lengths);
+    A_log = take(form.has_gates);
+    dt_bias = take(form.has_gates);
+  }
+};
 
-  uint8_t next = 5;
-  auto input_if = [&next](bool is_there) { return is_there ? Argument::input(next++) : Argument::unused(); };
-  const Argument state = input_if(form.has_state);
-  const Argument starts = input_if(form.has_starts);
-  const Argument lengths = input_if(form.has_lengths);
-  const Argument A_log = input_if(form.has_gates);
-  const Argument dt_bias = input_if(form.has_gates);
-  for (uint8_t i = 0; i < 3; ++i) {
-    launch.arguments.push_back(Argument::input(i));
-  }
-  for (const bool is_there : {!form.has_gates, form.has_gates}) {
-    launch.arguments.push_back(is_there ? Argument::input(3) : Argument::unused());
-    launch.arguments.push_back(is_there ? Argument::input(4) : Argument::unused());
-  }
-  for (const auto& argument : {A_log, dt_bias, state, starts, lengths, Argument::output(0), Argument::output(1)}) {
-    launch.arguments.push_back(argument);
-  }
-
-  GatedDeltaArgs args{
-      p.q.shape[1], p.q.shape[2], p.v.shape[2], p.q.shape[3], Dv, 0, {}, {}, {}, {}, {}, {}, 0, 0, 0, 0
-  };
+GatedDeltaArgs args_of(const GatedDeltaProblem& p) {
+  const int T = p.q.shape[1];
+  const int chunks = (T + GATED_DELTA_CHUNK - 1) / GATED_DELTA_CHUNK;
+  GatedDeltaArgs args{};
+  args.T = T;
+  args.Hk = p.q.shape[2];
+  args.Hv = p.v.shape[2];
+  args.Dk = p.q.shape[3];
+  args.Dv = p.v.shape[3];
+  args.chunks = chunks;
   set_strides(args.q_strides, p.q);
   set_strides(args.k_strides, p.k);
   set_strides(args.v_strides, p.v);
@@ -103,14 +90,89 @@ Plan plan_gated_delta(const GatedDeltaProblem& p) {
   args.dt_bias_stride = stride_of(p.dt_bias);
   args.starts_stride = stride_of(p.starts);
   args.lengths_stride = stride_of(p.lengths);
-  launch.push_bytes(args);
+  return args;
+}
 
+// A launch for all rows and heads, `groups` threadgroups to each, with the constants that all kernels share.
+Launch& add_launch(Plan& plan, const GatedDeltaProblem& p, const Kernel* kernel, int groups) {
+  const auto& form = p.form;
+  plan.launches.push_back({});
+  Launch& launch = plan.launches.back();
+  launch.kernel = kernel;
+  launch.constants = {
+      FunctionConstant::boolean(0, form.has_starts),
+      FunctionConstant::boolean(1, form.has_lengths),
+      FunctionConstant::boolean(2, form.has_gates),
+      FunctionConstant::boolean(3, form.has_state),
+      FunctionConstant::boolean(4, form.normalize_qk),
+      FunctionConstant::boolean(5, !form.has_gates),
+  };
   launch.group = {32 * simdgroups, 1, 1};
   launch.grid = {
-      static_cast<uint32_t>((Dv + rows_of_group - 1) / rows_of_group),
-      static_cast<uint32_t>(p.v.shape[2]),
-      static_cast<uint32_t>(p.q.shape[0])
+      static_cast<uint32_t>(groups), static_cast<uint32_t>(p.v.shape[2]), static_cast<uint32_t>(p.q.shape[0])
   };
+  return launch;
+}
+
+void bind(Launch& launch, std::initializer_list<Argument> arguments) {
+  for (const auto& argument : arguments) {
+    launch.arguments.push_back(argument);
+  }
+}
+
+// g and beta, or a and b with A_log and dt_bias.
+void bind_gates(Launch& launch, const GatedDeltaForm& form, const Places& places) {
+  for (const bool is_there : {!form.has_gates, form.has_gates}) {
+    bind(
+        launch, {is_there ? Argument::input(3) : Argument::unused(), is_there ? Argument::input(4) : Argument::unused()}
+    );
+  }
+  bind(launch, {places.A_log, places.dt_bias});
+}
+
+void add_token_by_token(Plan& plan, const GatedDeltaProblem& p, bool few_only) {
+  const Places places(p.form);
+  Launch& launch =
+      add_launch(plan, p, kernel_of(p.dtype, p.q.shape[3]), (p.v.shape[3] + rows_of_group - 1) / rows_of_group);
+  launch.constants.push_back(FunctionConstant::boolean(6, few_only));
+  bind(launch, {Argument::input(0), Argument::input(1), Argument::input(2)});
+  bind_gates(launch, p.form, places);
+  bind(launch, {places.state, places.starts, places.lengths, Argument::output(0), Argument::output(1)});
+  launch.push_bytes(args_of(p));
+}
+
+void add_chunks(Plan& plan, const GatedDeltaProblem& p) {
+  static const TypedKernels prepare("gated_delta_prepare", "gated_delta_chunks");
+  static const TypedKernels scan("gated_delta_scan", "gated_delta_chunks");
+  constexpr int slice = 16;
+  const Places places(p.form);
+  const auto args = args_of(p);
+  const size_t chunks = static_cast<size_t>(p.q.shape[0]) * args.Hv * args.chunks;
+  const Argument prepared = plan.add_scratch(chunks * GATED_DELTA_PREPARED * sizeof(float));
+  Launch& first = add_launch(plan, p, prepare.of(p.dtype), args.chunks);
+  bind(first, {Argument::input(0), Argument::input(1)});
+  bind_gates(first, p.form, places);
+  bind(first, {places.starts, places.lengths, prepared});
+  first.push_bytes(args);
+  Launch& second = add_launch(plan, p, scan.of(p.dtype), (args.Dv + slice - 1) / slice);
+  bind(second, {Argument::input(0), Argument::input(1), Argument::input(2), Argument::scratch_in(prepared.index)});
+  bind(second, {places.state, places.starts, places.lengths, Argument::output(0), Argument::output(1)});
+  second.push_bytes(args);
+}
+
+} // namespace
+
+// Rows of a ragged batch may be short: they go the way that they would go alone.
+Plan plan_gated_delta(const GatedDeltaProblem& p) {
+  Plan plan;
+  if (p.q.shape[1] < GATED_DELTA_FEW_TOKENS || p.q.shape[3] > most_chunk_columns) {
+    add_token_by_token(plan, p, false);
+    return plan;
+  }
+  add_chunks(plan, p);
+  if (p.form.has_starts || p.form.has_lengths) {
+    add_token_by_token(plan, p, true);
+  }
   return plan;
 }
 

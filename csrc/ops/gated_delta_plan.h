@@ -10,8 +10,9 @@
 
 namespace tessl {
 
-// The longest row of q and k that the kernel holds in registers.
+// The longest rows of q and k that the kernels hold: token by token in registers, by chunks in threadgroup memory.
 constexpr int most_delta_columns = 256;
+constexpr int most_chunk_columns = 128;
 
 // The operands of gated_delta, in the order of the primitive's inputs: see GatedDeltaInputs.
 struct GatedDeltaProblem {
@@ -21,7 +22,8 @@ struct GatedDeltaProblem {
   std::optional<Operand> state, starts, lengths, A_log, dt_bias;
 };
 
-// One launch; T > 0.
+// T > 0. One launch token by token; from GATED_DELTA_FEW_TOKENS on two by chunks, and one more for the short rows of a
+// ragged batch.
 Plan plan_gated_delta(const GatedDeltaProblem& problem);
 
 } // namespace tessl

@@ -1,5 +1,12 @@
 #pragma once
 
+// Rows of fewer tokens go token by token.
+#define GATED_DELTA_FEW_TOKENS 16
+
+// Tokens of a chunk, and the floats that its preparation leaves for the scan: two matrices and four vectors.
+#define GATED_DELTA_CHUNK 64
+#define GATED_DELTA_PREPARED (2 * GATED_DELTA_CHUNK * GATED_DELTA_CHUNK + 4 * GATED_DELTA_CHUNK)
+
 // Strides are in elements, of batch, token, head and column; 0 where an operand is broadcast.
 struct GatedDeltaArgs {
   int32_t T;
@@ -7,7 +14,7 @@ struct GatedDeltaArgs {
   int32_t Hv;
   int32_t Dk;
   int32_t Dv;
-  int32_t padding;
+  int32_t chunks; // of a row of T tokens
   int64_t q_strides[4];
   int64_t k_strides[4];
   int64_t v_strides[4];

@@ -8,6 +8,15 @@
 constant bool delta_has_gates [[function_constant(2)]];     // a and b, A_log and dt_bias in place of g and beta
 constant bool delta_has_log_decay [[function_constant(5)]]; // its opposite
 
+constant bool delta_has_state [[function_constant(3)]];
+constant bool delta_normalizes [[function_constant(4)]];
+
+constant constexpr float delta_norm_eps = 1e-6f;
+
+inline int64_t delta_offset(constant int64_t* strides, uint batch, int token, int head) {
+  return int64_t(batch) * strides[0] + token * strides[1] + head * strides[2];
+}
+
 // log(1 + e^x): max(x, 0) + log1p(e^-|x|), and log1p(e) = 2 atanh(z) with z = e / (2 + e) <= 1 / 3, by its series. No
 // digit is lost where e is small, whatever a compiler makes of 1 + e.
 inline float softplus(float x) {

@@ -44,6 +44,74 @@ def test_gated_delta(dtype: mx.Dtype, bound: float, T: int) -> None:
     assert error(state, expected_state) <= 2e-6  # observed: 3e-7
 
 
+@pytest.mark.parametrize("T", [16, 64, 70, 130])
+@pytest.mark.parametrize("with_state", [True, False])
+def test_chunks(T: int, with_state: bool) -> None:
+    inputs = problem(B=1, T=T, Hk=1, Hv=2, Dk=40, Dv=21)
+    if not with_state:
+        del inputs["state"]
+    (y, state), kernels = emulated(mt.gated_delta, **arrays(inputs), normalize_qk=True)
+    assert kernels == ["gated_delta_prepare_float32", "gated_delta_scan_float32"]
+    expected_y, expected_state = oracle.recurrence(**inputs, normalize_qk=True)
+    assert error(y, expected_y) <= 2e-6
+    assert error(state, expected_state) <= 2e-6
+
+
+@pytest.mark.parametrize(("dtype", "bound"), TYPED, ids=lambda x: str(x))
+def test_chunks_of_released_sizes(dtype: mx.Dtype, bound: float) -> None:
+    """Gates folded in, 128 columns of K."""
+    inputs = {n: x for n, x in arrays(problem(B=1, T=70, Hk=1, Hv=1, Dk=128, Dv=32), dtype).items()}
+    del inputs["g"], inputs["beta"]
+    rng = np.random.default_rng(5)
+    a, b = (mx.array(rng.standard_normal((1, 70, 1)).astype(np.float32)).astype(dtype) for _ in range(2))
+    A_log, dt_bias = (mx.array(rng.standard_normal(1).astype(np.float32)) for _ in range(2))
+    (y, state), _ = emulated(mt.gated_delta, **inputs, gates=(a, b, A_log, dt_bias), normalize_qk=True)
+    g, beta = oracle.gates(*(np.array(x.astype(mx.float32)) for x in (a, b, A_log, dt_bias)))
+    wide = {name: np.array(x.astype(mx.float32)) for name, x in inputs.items()}
+    expected_y, expected_state = oracle.recurrence(**wide, g=g, beta=beta, normalize_qk=True)
+    assert error(y, expected_y) <= bound
+    assert error(state, expected_state) <= 2e-6
+
+
+@pytest.mark.parametrize("hard", ["strong_decay", "equal_keys"])
+def test_hard_chunks(hard: str) -> None:
+    inputs = problem(B=1, T=64, Hk=1, Hv=1, Dk=32, Dv=16)
+    if hard == "strong_decay":
+        inputs["g"] *= 0.1
+        inputs["g"][:, 3] = -1e6
+    else:
+        inputs["k"] = np.broadcast_to(inputs["k"][:, :1], inputs["k"].shape).copy()
+        inputs["g"] *= 1e-3
+        inputs["beta"] = np.full_like(inputs["beta"], 0.99)
+    (y, state), _ = emulated(mt.gated_delta, **arrays(inputs), normalize_qk=True)
+    expected_y, expected_state = oracle.recurrence(**inputs, normalize_qk=True)
+    assert error(y, expected_y) <= 1e-5
+    assert error(state, expected_state) <= 1e-5
+
+
+def test_ragged_chunks_have_the_bits_of_rows_alone() -> None:
+    """Long rows by chunks, short ones token by token, none at all: each as it would go alone."""
+    T = 70
+    inputs = problem(B=5, T=T, Hk=1, Hv=1, Dk=16, Dv=16)
+    starts, lengths = [0, 5, 0, 60, T], [T, T, 3, T, T]
+    hidden = {name: x.copy() for name, x in inputs.items()}
+    for b, (start, end) in enumerate(zip(starts, lengths, strict=True)):
+        for name in ("q", "k", "v", "g", "beta"):
+            hidden[name][b, :start] = hidden[name][b, end:] = np.nan
+    ranges = {"starts": mx.array(starts), "lengths": mx.array(lengths)}
+    (y, state), kernels = emulated(mt.gated_delta, **arrays(hidden), **ranges, normalize_qk=True)
+    assert kernels == ["gated_delta_prepare_float32", "gated_delta_scan_float32", "gated_delta_float32_32"]
+    for b, (start, end) in enumerate(zip(starts, lengths, strict=True)):
+        own = {n: x[b : b + 1] if n == "state" else x[b : b + 1, start:end] for n, x in inputs.items()}
+        own_state = mx.array(own["state"])
+        if end > start:
+            (own_y, own_state), _ = emulated(mt.gated_delta, **arrays(own), normalize_qk=True)
+            assert mx.array_equal(y[b : b + 1, start:end], own_y)
+        assert mx.array_equal(state[b : b + 1], own_state)
+        assert not mx.any(y[b, :start]).item()
+        assert not mx.any(y[b, end:]).item()
+
+
 @pytest.mark.parametrize("Dk", [1, 32, 33, 128, 256])
 @pytest.mark.parametrize("normalize_qk", [True, False])
 def test_widths(Dk: int, normalize_qk: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source
+from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source, Updated
 
 from ..ops import gated_delta_oracle as oracle
 from ..ops.test_gated_delta import TestCausalConv1d, problem
@@ -73,6 +73,53 @@ def check_delta(source: Source, with_gates: bool) -> None:
         assert not y[b, LENGTHS[b] :].any()
 
 
+def check_chunks(source: Source) -> None:
+    """Two chunks, the second not full, of a row that does not begin at 0; a row of few tokens is left alone."""
+    T, begin = 90, 3
+    arrays = problem(B=2, T=T, Hk=1, Hv=2, Dk=24, Dv=21)
+    starts, lengths = np.array([begin, 0], np.int32), np.array([T - 1, 5], np.int32)
+    shapes = {name: plans.Operand(x.shape) for name, x in arrays.items()}
+    plan = plans.gated_delta("float32", **shapes, **RANGES, normalize_qk=True)
+    y, state = np.full((2, T, 2, 21), 7, np.float32), np.full((2, 2, 21, 24), 7, np.float32)
+    scratch = np.full(plan.scratch[0] // 4, np.nan, np.float32)
+    hidden = {name: x.copy() for name, x in arrays.items()}
+    for name in ("q", "k", "v", "g", "beta"):
+        hidden[name][0, :begin] = hidden[name][0, T - 1 :] = np.nan
+    inputs = [*hidden.values(), starts, lengths]
+    for launch in plan.launches[:2]:
+        buffers: dict[int, Buffer] = {}
+        for i, argument in enumerate(launch.arguments):
+            match argument.role:
+                case "input":
+                    buffers[i] = inputs[argument.index]
+                case "output":
+                    buffers[i] = Updated((y, state)[argument.index])
+                case "scratch_out":
+                    buffers[i] = Updated(scratch)
+                case "scratch_in":
+                    buffers[i] = scratch
+                case "bytes":
+                    buffers[i] = launch.bytes_of(argument)
+        source.launch(
+            launch.kernel,
+            buffers,
+            grid=launch.grid,
+            group=launch.group,
+            constants=dict(launch.constants),
+            check=True,
+            seed=1,
+        )
+    span = slice(begin, T - 1)
+    own = {n: x[:1] if n == "state" else x[:1, span] for n, x in arrays.items()}
+    expected_y, expected_state = oracle.recurrence(**own, normalize_qk=True)
+    assert np.abs(y[:1, span] - expected_y).max() <= 1e-5
+    assert np.abs(state[:1] - expected_state).max() <= 1e-5
+    assert not y[0, :begin].any()
+    assert not y[0, T - 1 :].any()
+    assert np.all(y[1] == 7)
+    assert np.all(state[1] == 7)
+
+
 def check_convolution(source: Source) -> None:
     x, weight, before = TestCausalConv1d.problem(2, 6, C=70)
     operands = [plans.Operand(a.shape) for a in (x, weight)]
@@ -89,6 +136,10 @@ def check_convolution(source: Source) -> None:
 
 def delta(name: str, original: str, planted: str) -> Mutant:
     return Mutant("gated_delta", name, original, planted)
+
+
+def chunks(name: str, original: str, planted: str) -> Mutant:
+    return Mutant("gated_delta_chunks", name, original, planted)
 
 
 def convolution(name: str, original: str, planted: str) -> Mutant:
@@ -111,24 +162,81 @@ MUTANTS = [
     delta("rows of another simdgroup", "int(simdgroup)) * state_rows", "int(simdgroup) / 2) * state_rows"),
     delta("softplus by its first term", "2.0f * metal::fma(p * square, z, z)", "2.0f * z"),
     delta("a decay that grows", "exp(-metal::precise::exp(A_log)", "exp(metal::precise::exp(A_log)"),
+    chunks(
+        "decays from the token itself",
+        "for (int i = thread_index + 1; i < C; ++i) {",
+        "for (int i = thread_index; i < C; ++i) {",
+    ),
+    chunks(
+        "the strength of the column",
+        "*= strength[i] * key_factors[i] * weight",
+        "*= strength[thread_index] * key_factors[i] * weight",
+    ),
+    chunks("an inverse of one step", "sum += row[l] * matrix[l * matrix_pitch + own_row];", ""),
+    chunks("halves that overlap", "int l = own_row + 1 + own_half;", "int l = own_row + 1;"),
+    chunks(
+        "no barrier before a row is replaced",
+        "    sum += simd_shuffle_xor(sum, ushort(1));\n    threadgroup_barrier(mem_flags::mem_threadgroup);",
+        "    sum += simd_shuffle_xor(sum, ushort(1));",
+    ),
+    chunks(
+        "no barrier after a row is replaced",
+        "= -sum;\n    }\n    threadgroup_barrier(mem_flags::mem_threadgroup);",
+        "= -sum;\n    }",
+    ),
+    chunks("scores of later tokens", "i >= thread_index ? score : 0.0f", "score"),
+    chunks("decays until the end", "until_end *= i > thread_index", "until_end *= i >= thread_index"),
+    chunks("decays since the start", "since_start *= i <= thread_index", "since_start *= i < thread_index"),
+    chunks(
+        "the next chunk's preparation",
+        "prepared_offset(args, batch, head, chunk);",
+        "prepared_offset(args, batch, head, 0);",
+    ),
+    chunks("chunks from token 0", "const int first = range.x + chunk * C;", "const int first = chunk * C;"),
+    chunks(
+        "tokens past the end",
+        "int place = column + i % COLUMNS;\n    float x = 0.0f;\n    if (row < tokens && place",
+        "int place = column + i % COLUMNS;\n    float x = 0.0f;\n    if (place",
+    ),
+    chunks("columns past the end", "row < tokens && place < width", "row < tokens"),
+    chunks(
+        "no barrier after staging",
+        "args.Dk, thread_index\n      );\n      threadgroup_barrier(mem_flags::mem_threadgroup);\n#pragma",
+        "args.Dk, thread_index\n      );\n#pragma",
+    ),
+    chunks("keys not scaled for the state", "scale_rows(keys, factors + 2 * C, thread_index);", ""),
+    chunks("a state that does not decay", "i % most_columns] *= whole_decay", "i % most_columns] *= 1.0f"),
+    chunks(
+        "a triangle too small", "kk < first_row + simdgroup_rows", "kk < first_row + simdgroup_rows - fragment_size"
+    ),
+    chunks(
+        "few tokens taken too",
+        "if (range.y - range.x < GATED_DELTA_FEW_TOKENS) {\n    return;\n  }\n  device T*",
+        "device T*",
+    ),
+    chunks(
+        "fragments of the state swapped", "int(simdgroup / 2) * fragment_size", "int(simdgroup % 2) * fragment_size"
+    ),
     convolution("weights from the wrong end", "j * args.weight", "(args.K - 1 - j) * args.weight"),
     convolution("a state that begins at token 0", "t >= begin)", "t >= 0)"),
     convolution("the rows kept", "range.y - (args.K - 1) + kept", "args.T - (args.K - 1) + kept"),
     convolution("channels past the end", "channel >= args.C || ", ""),
     convolution("rows past the end", "t >= args.T + args.K - 1", "t > args.T + args.K - 1"),
     convolution("no silu", "conv_with_silu ? silu(sum) : sum", "sum"),
-]  # fmt: skip
+]
 
 
 def check(family: str, source: Source) -> None:
     if family == "causal_conv1d":
         check_convolution(source)
+    elif family == "gated_delta_chunks":
+        check_chunks(source)
     else:
         check_delta(source, with_gates=False)
         check_delta(source, with_gates=True)
 
 
-@pytest.mark.parametrize("family", ["gated_delta", "causal_conv1d"])
+@pytest.mark.parametrize("family", ["gated_delta", "gated_delta_chunks", "causal_conv1d"])
 def test_the_kernels_themselves(family: str) -> None:
     check(family, source_of(family))
 

@@ -32,7 +32,7 @@ def test_arguments_follow_the_primitive_s_inputs() -> None:
     }
     expected = ["x0", "x1", "x2", "-", "-", "x3", "x4", "x8", "x9", "x5", "x6", "x7", "y0", "y1", "args"]
     assert roles(delta(**optional)) == expected
-    assert dict(delta(**optional).constants) == {0: True, 1: True, 2: True, 3: True, 4: False, 5: False}
+    assert dict(delta(**optional).constants) == {0: True, 1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
     only_lengths = {"lengths": Operand([B])}
     assert roles(delta(**only_lengths)) == ["x0", "x1", "x2", "x3", "x4", *"------", "x5", "y0", "y1", "args"]
 
@@ -66,11 +66,33 @@ def test_strides() -> None:
         assert strides[20:24] == (0, DV * DK, DK, 1)
 
 
-def test_beyond_32_bits() -> None:
-    q = Operand([2, 1 << 20, 16, 128])
-    v, g = Operand([2, 1 << 20, 16, 128]), Operand([2, 1 << 20, 16])
-    launch = only_launch(plans.gated_delta("float16", q, q, v, g, g))
-    assert struct.unpack_from("<q", launch.bytes_of(launch.arguments[-1]), 24) == (1 << 31,)
+def whole(T: int, Dk: int = 128, **optional: Operand) -> plans.Plan:
+    q, v, g = Operand([2, T, 16, Dk]), Operand([2, T, 32, 100]), Operand([2, T, 32])
+    return plans.gated_delta("float16", q, q, v, g, g, **optional)
+
+
+@pytest.mark.parametrize(("T", "Dk", "by_chunks"), [(15, 128, False), (16, 128, True), (16, 129, False)])
+def test_when_chunks_are_taken(T: int, Dk: int, by_chunks: bool) -> None:
+    kernels = [launch.kernel for launch in whole(T, Dk).launches]
+    assert (kernels == ["gated_delta_prepare_float16", "gated_delta_scan_float16"]) == by_chunks
+    assert len(kernels) == 1 + by_chunks
+
+
+@pytest.mark.parametrize(("T", "chunks"), [(16, 1), (64, 1), (65, 2), (1 << 20, 1 << 14)])
+def test_chunks(T: int, chunks: int) -> None:
+    """A threadgroup for each chunk, then one for each 16 columns of V; between them two matrices and four vectors."""
+    plan = whole(T)
+    prepare, scan = plan.launches
+    assert prepare.grid == (chunks, 32, 2)
+    assert scan.grid == (7, 32, 2)
+    assert plan.scratch == [2 * 32 * chunks * (2 * 64 * 64 + 4 * 64) * 4]
+    assert struct.unpack_from("<q", scan.bytes_of(scan.arguments[-1]), 24) == (T * 16 * 128,)
+
+
+def test_short_rows_of_a_ragged_batch_go_token_by_token() -> None:
+    launches = whole(70, lengths=Operand([2])).launches
+    assert [launch.kernel for launch in launches][2:] == ["gated_delta_float16_128"]
+    assert dict(launches[2].constants)[6]
 
 
 def test_convolution() -> None:
