@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -253,9 +254,20 @@ def test_partitions_and_vectors(problem: dict[str, Any]) -> None:
     run(Problem("matmul", **problem), source_of("matmul"))
 
 
+def sources_of(family: str, kernels: Path) -> list[Path]:
+    """The family's file and every header of kernels/common that it includes, directly or not."""
+    found: list[Path] = []
+    unread = [kernels / f"{family}.metal"]
+    while unread:
+        found.append(unread.pop())
+        names = re.findall(r'#include "kernels/(common/\w+\.h)"', found[-1].read_text())
+        unread += [kernels / name for name in names if kernels / name not in found + unread]
+    return found
+
+
 def plant(mutant: Mutant, kernels: Path) -> None:
     """Change the one place in the family's file, or in what it shares with others, that the mutant is about."""
-    files = [kernels / f"{mutant.family}.metal", *sorted((kernels / "common").glob("*.h"))]
+    files = sources_of(mutant.family, kernels)
     counts = {file: file.read_text().count(mutant.original) for file in files}
     assert sum(counts.values()) == 1, "the mutant no longer fits the kernel"
     file = max(files, key=lambda file: counts[file])

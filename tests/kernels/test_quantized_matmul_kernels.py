@@ -185,18 +185,18 @@ def test_any_k_of_plain_weights(K: int, device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "M", "N", "tile"),
+    ("device", "M", "N", "transpose", "tile"),
     [
-        ("portable", 33, 40, "32x32"),
-        ("portable", 200, 200, "64x64"),
-        ("direct", 33, 200, "64x128"),
-        ("staged", 65, 200, "64x64"),
-        ("staged", 200, 1300, "128x64"),
-        ("direct", 100, 200, "64x64"),  # staged: more than one row of direct tiles
+        *(("portable", 33, 40, transpose, "32x32") for transpose in (True, False)),
+        ("portable", 200, 200, True, "64x32"),
+        ("portable", 200, 200, False, "64x64"),
+        *(("direct", 33, 200, transpose, "64x128") for transpose in (True, False)),
+        *(("staged", 65, 200, transpose, "64x64") for transpose in (True, False)),
+        *(("staged", 200, 1300, transpose, "128x64") for transpose in (True, False)),
+        *(("direct", 100, 200, transpose, "64x64") for transpose in (True, False)),  # staged: beyond a row of tiles
     ],
 )
-@pytest.mark.parametrize("transpose", [True, False])
-def test_tiles(device: str, M: int, N: int, tile: str, transpose: bool) -> None:
+def test_tiles(device: str, M: int, N: int, transpose: bool, tile: str) -> None:
     N = N if transpose else (N + 31) // 32 * 32
     format = Format("affine", 4, 32)
     kernel = product(device, "float16", format, M, N, 32, transpose=transpose, bias=True, activation="relu")

@@ -57,7 +57,7 @@ class Problem:
             self.weights["scales"] = random_scale_codes(self.format, (self.batch, rows), groups)
         self.bias = rng.standard_normal(self.N).astype(self.dtype)
 
-    def launch(self) -> plans.Launch:
+    def launches(self) -> list[plans.Launch]:
         gpu, macos = DEVICES[self.family]
         operands = [plans.Operand(x.shape) for x in (self.x, *self.weights.values())]
         problem = plans.QuantizedMatmul(
@@ -71,9 +71,9 @@ class Problem:
             macos=macos,
             **self.format.keywords,  # type: ignore[arg-type]
         )
-        (launch,) = problem.plan().launches
-        assert launch.family == self.family
-        return launch
+        launches = problem.plan().launches
+        assert [launch.family for launch in launches] == [self.family]
+        return launches
 
     def inputs(self) -> list[np.ndarray]:
         return [self.x, *self.weights.values(), self.bias]
