@@ -39,7 +39,7 @@ def causal_conv1d(
         if activation == "silu":
             y = y * mx.sigmoid(y)
         if hidden:
-            inside = (t >= start[:, None]) & (t < end[:, None])
+            inside = mx.logical_and(t >= start[:, None], t < end[:, None])
             y = mx.where(inside[..., None], y, 0.0)
         last = taken(end[:, None] - (K - 1) + mx.arange(K - 1)[None]) if hidden else rows[:, T:]
         return y.astype(dtype), last

@@ -64,7 +64,7 @@ def visible_tokens(B: int, T: int, starts: mx.array | None, lengths: mx.array | 
         inside = mx.broadcast_to(t >= starts[:, None], (B, T))
     if lengths is not None:
         before_end = mx.broadcast_to(t < lengths[:, None], (B, T))
-        inside = before_end if inside is None else inside & before_end
+        inside = before_end if inside is None else mx.logical_and(inside, before_end)
     return inside
 
 

@@ -21,7 +21,7 @@ def quantized_embedding(
     with on(stream):
         rows = w.shape[0]
         flat = ids.reshape(-1)
-        valid = (flat >= -rows) & (flat < rows)
+        valid = mx.logical_and(flat >= -rows, flat < rows)
         safe = mx.where(valid, flat, 0)
         dtype = mx.bfloat16 if biases is None else mx.result_type(scales, biases)
         row_biases = None if biases is None else mx.take(biases, safe, axis=0)

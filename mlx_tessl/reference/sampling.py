@@ -55,6 +55,6 @@ def _nucleus_threshold(z: mx.array, top_p: float) -> mx.array:
 
 def _first_greatest(z: mx.array) -> mx.array:
     V = z.shape[-1]
-    greatest = (z == mx.max(z, axis=-1, keepdims=True)) & (z > -mx.inf)
+    greatest = mx.logical_and(z == mx.max(z, axis=-1, keepdims=True), z > -mx.inf)
     first = mx.min(mx.where(greatest, mx.arange(V), V), axis=-1)
     return mx.where(first == V, 0, first).astype(mx.uint32)

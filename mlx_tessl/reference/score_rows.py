@@ -16,5 +16,5 @@ def score_rows(hidden: mx.array, rows: mx.array, weight: mx.array, ids: mx.array
 
 def _taken(x: mx.array, indices: mx.array) -> mx.array:
     """Rows of x; NaN for one that it has not."""
-    inside = (indices >= 0) & (indices < x.shape[0])
+    inside = mx.logical_and(indices >= 0, indices < x.shape[0])
     return mx.where(inside[:, None], mx.take(x, mx.where(inside, indices, 0), axis=0), mx.nan)

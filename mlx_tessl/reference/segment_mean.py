@@ -12,7 +12,7 @@ def segment_mean(x: mx.array, starts: mx.array, lengths: mx.array, *, stream: St
     """
     with on(stream):
         rows = mx.arange(x.shape[0])
-        inside = (rows >= starts[:, None]) & (rows < (starts + lengths)[:, None])
+        inside = mx.logical_and(rows >= starts[:, None], rows < (starts + lengths)[:, None])
         count = mx.maximum(mx.sum(inside, axis=1, keepdims=True), 1)
         visible = mx.where(mx.any(inside, axis=0)[:, None], x.astype(mx.float32), 0.0)
         return mx.matmul(inside.astype(mx.float32) / count, visible).astype(x.dtype)
