@@ -10,20 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.compiler import msl_version_of
 from mlx_tessl.emulator.meter import Reading
-from mlx_tessl.emulator.runtime import Buffer, Order, Out, Source
+from mlx_tessl.emulator.runtime import Order
 
-ROOT = mt.kernels_path().parent
+from .mutants import ROOT, bindings, source_of
+
+cached_source = cache(source_of)
 LARGEST = float(np.finfo(np.float32).max)
 Array = np.ndarray[Any, Any]
-
-
-@cache
-def source_of(family: str, root: Path = ROOT) -> Source:
-    return Source(root / "kernels" / f"{family}.metal", msl=msl_version_of(family), include=[root])
 
 
 def stored(x: Array, dtype: str) -> Array:
@@ -189,23 +184,10 @@ def launch_plan(
     scratch = [np.zeros(nbytes, np.uint8) for nbytes in plan.scratch]
     readings = []
     for launch in plan.launches:
-        buffers: dict[int, Buffer] = {}
-        for i, argument in enumerate(launch.arguments):
-            match argument.role:
-                case "input":
-                    buffers[i] = inputs[argument.index]
-                case "output":
-                    buffers[i] = Out(outputs[argument.index])
-                case "scratch_in":
-                    buffers[i] = scratch[argument.index]
-                case "scratch_out":
-                    buffers[i] = Out(scratch[argument.index])
-                case "bytes":
-                    buffers[i] = launch.bytes_of(argument)
         readings.append(
-            source_of(launch.family, root if only in launch.kernel else ROOT).launch(
+            cached_source(launch.family, root if only in launch.kernel else ROOT).launch(
                 launch.kernel,
-                buffers,
+                bindings(launch, inputs, outputs, scratch),
                 grid=launch.grid,
                 group=launch.group,
                 constants=dict(launch.constants),

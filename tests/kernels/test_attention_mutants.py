@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl.emulator.runtime import EmulatorError
 
 from .attention_problems import ROOT, Problem
+from .mutants import plant
 from .test_attention_kernels import FEATURES, KINDS, check_forward, check_gradients, forward, poison_hidden
-from .test_matmul_mutants import plant
 
 
 @dataclass
@@ -234,18 +232,15 @@ def test_the_kernels_themselves(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    plant(mutant, tmp_path / "kernels")  # type: ignore[arg-type]
+    root = plant(tmp_path, mutant)
     with pytest.raises((EmulatorError, AssertionError)):
-        examine(mutant, tmp_path)
+        examine(mutant, root)
 
 
 @pytest.mark.parametrize("feature", ["causal_short", "everything"])
 def test_layouts_that_differ(feature: str, tmp_path: Path) -> None:
     """Scores, left inputs and sums lie alike in 16 x 32 x 16: were it otherwise, weights would pass through memory."""
-    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    change = tensorops("not alike", "return metal::simd_all(alike);", "return false;")
-    plant(change, tmp_path / "kernels")  # type: ignore[arg-type]
+    root = plant(tmp_path, tensorops("not alike", "return metal::simd_all(alike);", "return false;"))
     problem = Problem(**KINDS["tensorops"], **FEATURES[feature])
-    check_forward(problem, root=tmp_path)
-    check_gradients(problem, root=tmp_path, only="tensorops")
+    check_forward(problem, root=root)
+    check_gradients(problem, root=root, only="tensorops")

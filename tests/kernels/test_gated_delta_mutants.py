@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source, Updated
+from mlx_tessl.emulator.runtime import EmulatorError, Source, Updated
 
 from ..ops import gated_delta_oracle as oracle
 from ..ops.test_gated_delta import TestCausalConv1d, problem
-from .test_matmul_mutants import Mutant, plant, source_of
+from .mutants import Mutant, bindings, launch_checked, plant, source_of
 
 STARTS, LENGTHS = np.array([0, 2], np.int32), np.array([4, 5], np.int32)
 RANGES = {"starts": plans.Operand([2]), "lengths": plans.Operand([2])}
@@ -26,24 +24,7 @@ def launched(
 ) -> list[np.ndarray]:
     (launch,) = plan.launches
     outputs = [np.zeros(shape, np.float32) for shape in shapes]
-    buffers: dict[int, Buffer] = {}
-    for i, argument in enumerate(launch.arguments):
-        match argument.role:
-            case "input":
-                buffers[i] = inputs[argument.index]
-            case "output":
-                buffers[i] = Out(outputs[argument.index])
-            case "bytes":
-                buffers[i] = launch.bytes_of(argument)
-    source.launch(
-        launch.kernel,
-        buffers,
-        grid=launch.grid,
-        group=launch.group,
-        constants=dict(launch.constants),
-        check=True,
-        seed=1,
-    )
+    launch_checked(source, launch, bindings(launch, inputs, outputs))
     return outputs
 
 
@@ -87,28 +68,7 @@ def check_chunks(source: Source) -> None:
         hidden[name][0, :begin] = hidden[name][0, T - 1 :] = np.nan
     inputs = [*hidden.values(), starts, lengths]
     for launch in plan.launches[:2]:
-        buffers: dict[int, Buffer] = {}
-        for i, argument in enumerate(launch.arguments):
-            match argument.role:
-                case "input":
-                    buffers[i] = inputs[argument.index]
-                case "output":
-                    buffers[i] = Updated((y, state)[argument.index])
-                case "scratch_out":
-                    buffers[i] = Updated(scratch)
-                case "scratch_in":
-                    buffers[i] = scratch
-                case "bytes":
-                    buffers[i] = launch.bytes_of(argument)
-        source.launch(
-            launch.kernel,
-            buffers,
-            grid=launch.grid,
-            group=launch.group,
-            constants=dict(launch.constants),
-            check=True,
-            seed=1,
-        )
+        launch_checked(source, launch, bindings(launch, inputs, (y, state), (scratch,), written=Updated))
     span = slice(begin, T - 1)
     own = {n: x[:1] if n == "state" else x[:1, span] for n, x in arrays.items()}
     expected_y, expected_state = oracle.recurrence(**own, normalize_qk=True)
@@ -243,7 +203,6 @@ def test_the_kernels_themselves(family: str) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    plant(mutant, tmp_path / "kernels")
+    root = plant(tmp_path, mutant)
     with pytest.raises((EmulatorError, AssertionError)):
-        check(mutant.family, source_of(mutant.family, tmp_path))
+        check(mutant.family, source_of(mutant.family, root))

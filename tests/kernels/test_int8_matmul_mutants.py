@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.compiler import msl_version_of
-from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source
+from mlx_tessl.emulator.runtime import EmulatorError, Source
 
 from ..ops.conformance.int8_matmul import codes
+from .mutants import Mutant, bindings, launch_checked, plant, source_of
 
-ROOT = mt.kernels_path().parent
 DEVICES = {"int8_matmul": ("m1", "15.0"), "int8_matmul_tensorops": ("m5-pro", "26.4")}
 M, N, K = 40, 46, 2152  # of two members that start on 16 bytes; ragged, and K longer than float32 sums are exact
 
@@ -43,24 +39,7 @@ def run(family: str, source: Source, *, scaled: bool) -> None:
     assert launch.family == family
     inputs = [a, b, *operands.values()]
     out = np.zeros((2, M, N), np.float32 if scaled else np.int32)
-    buffers: dict[int, Buffer] = {}
-    for i, argument in enumerate(launch.arguments):
-        match argument.role:
-            case "input":
-                buffers[i] = inputs[argument.index]
-            case "output":
-                buffers[i] = Out(out)
-            case "bytes":
-                buffers[i] = launch.bytes_of(argument)
-    source.launch(
-        launch.kernel,
-        buffers,
-        grid=launch.grid,
-        group=launch.group,
-        constants=dict(launch.constants),
-        check=True,
-        seed=1,
-    )
+    launch_checked(source, launch, bindings(launch, inputs, [out]))
     sums = a.astype(np.int64) @ b.astype(np.int64)
     if scaled:
         z = sums * scale_a.astype(np.float64) * scale_b
@@ -69,25 +48,12 @@ def run(family: str, source: Source, *, scaled: bool) -> None:
         assert np.array_equal(out, sums)
 
 
-def source_of(family: str, root: Path = ROOT) -> Source:
-    return Source(root / "kernels" / f"{family}.metal", msl=msl_version_of(family), include=[root])
-
-
-@dataclass
-class Mutant:
-    family: str
-    name: str
-    original: str
-    planted: str
-    scaled: bool = False
-
-
 def portable(name: str, original: str, planted: str, *, scaled: bool = False) -> Mutant:
-    return Mutant("int8_matmul", name, original, planted, scaled)
+    return Mutant("int8_matmul", name, original, planted, {"scaled": scaled})
 
 
 def tensorops(name: str, original: str, planted: str, *, scaled: bool = False) -> Mutant:
-    return Mutant("int8_matmul_tensorops", name, original, planted, scaled)
+    return Mutant("int8_matmul_tensorops", name, original, planted, {"scaled": scaled})
 
 
 MUTANTS = [
@@ -140,11 +106,6 @@ def test_the_kernels_themselves(family: str, scaled: bool) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    files = [tmp_path / "kernels" / f"{mutant.family}.metal", *sorted((tmp_path / "kernels/common").glob("int8*.h"))]
-    counts = {file: file.read_text().count(mutant.original) for file in files}
-    assert sum(counts.values()) == 1, "the mutant no longer fits the kernel"
-    file = max(files, key=lambda file: counts[file])
-    file.write_text(file.read_text().replace(mutant.original, mutant.planted))
+    root = plant(tmp_path, mutant)
     with pytest.raises((EmulatorError, AssertionError)):
-        run(mutant.family, source_of(mutant.family, tmp_path), scaled=mutant.scaled)
+        run(mutant.family, source_of(mutant.family, root), **mutant.problem)

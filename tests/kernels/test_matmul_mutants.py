@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.compiler import msl_version_of
-from mlx_tessl.emulator.runtime import Buffer, EmulatorError, Out, Source
+from mlx_tessl.emulator.runtime import EmulatorError
 
-ROOT = mt.kernels_path().parent
+from .mutants import Dispatch, Mutant, plant, run, source_of
+
 DEVICES = {"matmul": ("m1", "15.0"), "matmul_tensorops": ("m5-pro", "26.4")}
 
 
@@ -44,7 +41,7 @@ class Problem:
     def stored(self, matrix: np.ndarray, transposed: bool) -> np.ndarray:
         return np.ascontiguousarray(matrix.swapaxes(1, 2) if transposed else matrix)
 
-    def launches(self) -> list[plans.Launch]:
+    def plan(self) -> plans.Plan:
         def operand(shape: tuple[int, ...], transposed: bool) -> plans.Operand:
             _, rows, cols = shape
             strides = (rows * cols, 1, rows) if transposed else (rows * cols, cols, 1)
@@ -63,12 +60,9 @@ class Problem:
             gpu=gpu,
             macos=macos,
         )
-        launches = problem.plan().launches
-        assert launches[0].family == self.family
-        return launches
-
-    def scratch_elements(self, launch: plans.Launch) -> int:
-        return launch.grid[2] * self.M * self.N
+        plan = problem.plan()
+        assert plan.launches[0].family == self.family
+        return plan
 
     def inputs(self) -> list[np.ndarray]:
         a, b = self.stored(self.a, self.layout[0] == "t"), self.stored(self.b, self.layout[1] == "t")
@@ -82,69 +76,6 @@ class Problem:
         """K float32 roundings, or two truncations to tf32, of the sum of magnitudes. Seen: 0.01 and 0.37 of it."""
         a, b = (np.abs(x.astype(np.float64)) for x in (self.a, self.b))
         return 2 * (a @ b) * (2 * 2.0**-10 if self.relaxed else self.K * 2.0**-24) + 1e-6
-
-
-@dataclass
-class Dispatch:
-    """What the host hands to the encoder, open to mistakes."""
-
-    buffers: dict[int, Buffer]
-    grid: tuple[int, int, int]
-    group: tuple[int, int, int]
-    constants: dict[int, Any]
-
-
-def dispatch_of(problem: Problem, launch: plans.Launch, out: np.ndarray, scratch: list[np.ndarray]) -> Dispatch:
-    inputs = problem.inputs()
-    buffers: dict[int, Buffer] = {}
-    for i, argument in enumerate(launch.arguments):
-        match argument.role:
-            case "input":
-                buffers[i] = inputs[argument.index]
-            case "output":
-                buffers[i] = Out(out)
-            case "scratch_in":
-                buffers[i] = scratch[argument.index]
-            case "scratch_out":
-                scratch.append(np.zeros(problem.scratch_elements(launch), np.float32))
-                buffers[i] = Out(scratch[-1])
-            case "bytes":
-                buffers[i] = launch.bytes_of(argument)
-    return Dispatch(buffers, launch.grid, launch.group, dict(launch.constants))
-
-
-def run(problem: Problem, source: Source, change: Callable[[Dispatch], None] = lambda dispatch: None) -> None:
-    """Launch under all checks and hold the result to float64. A mistake of the host is one in every launch."""
-    out = np.zeros((problem.batch, problem.M, problem.N), problem.inputs()[0].dtype)
-    scratch: list[np.ndarray] = []
-    for launch in problem.launches():
-        dispatch = dispatch_of(problem, launch, out, scratch)
-        change(dispatch)
-        # A partition's sums and their reduction may be in different libraries.
-        family_source = source if launch.family == problem.family else source_of(launch.family)
-        family_source.launch(
-            launch.kernel,
-            dispatch.buffers,
-            grid=dispatch.grid,
-            group=dispatch.group,
-            constants=dispatch.constants,
-            check=True,
-            seed=1,
-        )
-    assert np.all(np.abs(out - problem.expected()) <= problem.allowed())
-
-
-def source_of(family: str, root: Path = ROOT) -> Source:
-    return Source(root / "kernels" / f"{family}.metal", msl=msl_version_of(family), include=[root])
-
-
-@dataclass
-class Mutant:
-    family: str
-    name: str
-    original: str
-    planted: str
-    problem: dict[str, Any] = field(default_factory=dict)
 
 
 def portable(name: str, original: str, planted: str, **problem: Any) -> Mutant:
@@ -248,44 +179,23 @@ def test_the_kernels_themselves(family: str, layout: str) -> None:
 
 @pytest.mark.parametrize("problem", [SPLIT, VECTOR_NT, VECTOR_NN], ids=["split", "vector_nt", "vector_nn"])
 def test_partitions_and_vectors(problem: dict[str, Any]) -> None:
-    launches = Problem("matmul", **problem).launches()
+    launches = Problem("matmul", **problem).plan().launches
     assert len(launches) == 1 + (problem is SPLIT)
     assert launches[0].kernel.startswith("matmul_portable" if problem is SPLIT else "matmul_vector")
     run(Problem("matmul", **problem), source_of("matmul"))
 
 
-def sources_of(family: str, kernels: Path) -> list[Path]:
-    """The family's file and every header of kernels/common that it includes, directly or not."""
-    found: list[Path] = []
-    unread = [kernels / f"{family}.metal"]
-    while unread:
-        found.append(unread.pop())
-        names = re.findall(r'#include "kernels/(common/\w+\.h)"', found[-1].read_text())
-        unread += [kernels / name for name in names if kernels / name not in found + unread]
-    return found
-
-
-def plant(mutant: Mutant, kernels: Path) -> None:
-    """Change the one place in the family's file, or in what it shares with others, that the mutant is about."""
-    files = sources_of(mutant.family, kernels)
-    counts = {file: file.read_text().count(mutant.original) for file in files}
-    assert sum(counts.values()) == 1, "the mutant no longer fits the kernel"
-    file = max(files, key=lambda file: counts[file])
-    file.write_text(file.read_text().replace(mutant.original, mutant.planted))
-
-
 def test_the_tile_that_is_not_square() -> None:
     problem = Problem("matmul_tensorops", M=200, N=700, K=40, relaxed=True)
-    assert problem.launches()[0].kernel.endswith("_128x64")
+    assert problem.plan().launches[0].kernel.endswith("_128x64")
     run(problem, source_of("matmul_tensorops"))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    shutil.copytree(mt.kernels_path(), tmp_path / "kernels")
-    plant(mutant, tmp_path / "kernels")
+    root = plant(tmp_path, mutant)
     with pytest.raises((EmulatorError, AssertionError)):
-        run(Problem(mutant.family, **mutant.problem), source_of(mutant.family, tmp_path))
+        run(Problem(mutant.family, **mutant.problem), source_of(mutant.family, root))
 
 
 def exchange_operands(dispatch: Dispatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.runtime import EmulatorError, Source
+from mlx_tessl.emulator.runtime import EmulatorError
 
 from ..ops.conformance.quantized import quantized_matmul_oracle
 from ..ops.quantization import Format, random_scale_codes, random_words
-from .test_matmul_mutants import Mutant, plant, run, source_of
+from .mutants import Mutant, plant, run, source_of
 
 PORTABLE, TENSOROPS, NATIVE = (f"quantized_matmul{end}" for end in ("", "_tensorops", "_tensorops27"))
 DEVICES = {PORTABLE: ("m1", "15.0"), TENSOROPS: ("m5-pro", "26.4"), NATIVE: ("m5-pro", "27.0")}
@@ -57,7 +55,7 @@ class Problem:
             self.weights["scales"] = random_scale_codes(self.format, (self.batch, rows), groups)
         self.bias = rng.standard_normal(self.N).astype(self.dtype)
 
-    def launches(self) -> list[plans.Launch]:
+    def plan(self) -> plans.Plan:
         gpu, macos = DEVICES[self.family]
         operands = [plans.Operand(x.shape) for x in (self.x, *self.weights.values())]
         problem = plans.QuantizedMatmul(
@@ -71,9 +69,9 @@ class Problem:
             macos=macos,
             **self.format.keywords,  # type: ignore[arg-type]
         )
-        launches = problem.plan().launches
-        assert [launch.family for launch in launches] == [self.family]
-        return launches
+        plan = problem.plan()
+        assert [launch.family for launch in plan.launches] == [self.family]
+        return plan
 
     def inputs(self) -> list[np.ndarray]:
         return [self.x, *self.weights.values(), self.bias]
@@ -221,21 +219,15 @@ def test_the_kernels_themselves(family: str, options: dict[str, Any]) -> None:
     run(Problem(family, **options), source_of(family))
 
 
-def planted_source(mutant: Mutant, root: Path) -> Source:
-    shutil.copytree(mt.kernels_path(), root / "kernels")
-    plant(mutant, root / "kernels")
-    return source_of(mutant.family, root)
-
-
 @pytest.mark.parametrize("transpose", [True, False])
 def test_direct_kernels_without_runs_of_four(transpose: bool, tmp_path: Path) -> None:
     """The layout of 16 x 32 x 16 has runs of four everywhere: were it otherwise, slots would be filled one by one."""
     mutant = tensorops("no runs", "  return run;\n", "  return false;\n")
-    run(Problem(TENSOROPS, transpose=transpose), planted_source(mutant, tmp_path))
+    run(Problem(TENSOROPS, transpose=transpose), source_of(mutant.family, plant(tmp_path, mutant)))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    source = planted_source(mutant, tmp_path)
+    source = source_of(mutant.family, plant(tmp_path, mutant))
     with pytest.raises((EmulatorError, AssertionError)):
         run(Problem(mutant.family, **mutant.problem), source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
-from mlx_tessl.emulator.runtime import EmulatorError, Source
+from mlx_tessl.emulator.runtime import EmulatorError
 
 from ..ops.conformance.sparse_max_pool import sparse_max_pool_oracle
-from .test_matmul_mutants import Mutant, plant, run, source_of
+from .mutants import Mutant, plant, run, source_of
 
 PORTABLE, TENSOROPS = "sparse_max_pool", "sparse_max_pool_tensorops"
 DEVICES = {PORTABLE: ("m1", "15.0"), TENSOROPS: ("m5-pro", "26.4")}
@@ -42,7 +40,7 @@ class Problem:
         self.lengths = np.array([2, 0, self.tokens], np.int32)
         self.hidden[0, 2:] = 10  # padding that would win
 
-    def launches(self) -> list[plans.Launch]:
+    def plan(self) -> plans.Plan:
         gpu, macos = DEVICES[self.family]
         call = plans.SparseMaxPool(
             "float32",
@@ -52,9 +50,9 @@ class Problem:
             gpu=gpu,
             macos=macos,
         )
-        launches = call.plan().launches
-        assert [launch.family for launch in launches] == [self.family]
-        return launches
+        plan = call.plan()
+        assert [launch.family for launch in plan.launches] == [self.family]
+        return plan
 
     def inputs(self) -> list[np.ndarray]:
         return [self.hidden, self.weight, self.bias, self.lengths]
@@ -115,17 +113,11 @@ MUTANTS = [
 @pytest.mark.parametrize("family", DEVICES)
 @pytest.mark.parametrize("options", [{}, SUM, {"activation": "log1p_log1p_relu"}], ids=["max", "sum", "double"])
 def test_the_kernels_themselves(family: str, options: dict[str, Any]) -> None:
-    run(Problem(family, **options), source_of(family))  # type: ignore[arg-type]
-
-
-def planted_source(mutant: Mutant, root: Path) -> Source:
-    shutil.copytree(mt.kernels_path(), root / "kernels")
-    plant(mutant, root / "kernels")
-    return source_of(mutant.family, root)
+    run(Problem(family, **options), source_of(family))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    source = planted_source(mutant, tmp_path)
+    source = source_of(mutant.family, plant(tmp_path, mutant))
     with pytest.raises((EmulatorError, AssertionError)):
-        run(Problem(mutant.family, **mutant.problem), source)  # type: ignore[arg-type]
+        run(Problem(mutant.family, **mutant.problem), source)
