@@ -5,6 +5,7 @@ before the extension is opened, because an extension built for another one has u
 """
 
 import sys
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,3 +37,6 @@ if not _ext.sees_mlx_arrays():
 
 if sys.platform == "linux" and (openblas := find_spec("scipy_openblas32")) is not None and openblas.origin is not None:
     _ext.set_blas_library(str(Path(openblas.origin).parent / "lib" / "libscipy_openblas.so"))
+
+if (onednn := Path(sysconfig.get_path("data"), "lib", "libdnnl.so.3")).is_file():
+    _ext.set_onednn_library(str(onednn))

@@ -35,7 +35,8 @@ def kernels_path() -> Path:
 def backend_info() -> dict[str, Any]:
     """What can run here, and what does.
 
-    ``cpu``: ``usable``, ``blas``, ``threads``, ``instruction_set``. ``metal``: ``compiled``, ``usable``, ``reason``,
+    ``cpu``: ``usable``, ``blas``, ``threads``, ``instruction_set``, and ``int8`` and ``bfloat16``: whether oneDNN
+    computes products of these, and why. ``metal``: ``compiled``, ``usable``, ``reason``,
     and where usable ``gpu``, ``generation``, ``macos``, ``capability``. ``emulator``: ``usable``, ``reason``.
     ``families``: for each family of ops the ``path`` that the default device takes, and the ``reason``.
     """
@@ -44,11 +45,18 @@ def backend_info() -> dict[str, Any]:
 
 
 def _cpu_info() -> dict[str, Any]:
-    facts = {"threads": _ext.cpu_threads(), "instruction_set": _ext.cpu_instruction_set()}
+    facts = {"threads": _ext.cpu_threads(), "instruction_set": _ext.cpu_instruction_set(), **_onednn_info()}
     try:
         return {"usable": True, "blas": _ext.blas_description(), **facts}
     except RuntimeError as error:
         return {"usable": False, "blas": str(error), **facts}
+
+
+def _onednn_info() -> dict[str, str]:
+    return {
+        name: use["reason"] if use["used"] else f"our own kernels: {use['reason']}"
+        for name, use in _ext.onednn_use().items()
+    }
 
 
 def _metal_info() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/onednn.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 #include "backends/metal/metal.h"
@@ -24,11 +25,29 @@ nb::dict profile_dict(const DeviceProfile& profile) {
   return values;
 }
 
+nb::dict use_dict(const cpu::OnednnUse& use) {
+  nb::dict values;
+  values["used"] = use.used;
+  values["reason"] = use.reason;
+  return values;
+}
+
 } // namespace
 
 void bind_backends(nb::module_& m) {
   m.def("set_blas_library", &cpu::set_blas_library, "path"_a, "Where OpenBLAS is; it is opened at the first product.");
   m.def("blas_description", &cpu::blas_description, "What the BLAS library says of itself. Opens it.");
+  m.def("set_onednn_library", &cpu::set_onednn_library, "path"_a, "Where oneDNN is; it is opened when it may be used.");
+  m.def(
+      "onednn_use",
+      [] {
+        nb::dict types;
+        types["int8"] = use_dict(cpu::onednn_use(cpu::OnednnType::int8));
+        types["bfloat16"] = use_dict(cpu::onednn_use(cpu::OnednnType::bfloat16));
+        return types;
+      },
+      "For each type of operands: `used`, whether products go through oneDNN, and the `reason`. Opens it."
+  );
   m.def("cpu_threads", [] { return cpu::ThreadPool::instance().size(); }, "Threads of the CPU backend.");
   m.def(
       "cpu_instruction_set",

@@ -23,6 +23,14 @@ def set_blas_library(path: str) -> None:
 def blas_description() -> str:
     """What the BLAS library says of itself. Opens it."""
 
+def set_onednn_library(path: str) -> None:
+    """Where oneDNN is; it is opened when it may be used."""
+
+def onednn_use() -> dict:
+    """
+    For each type of operands: `used`, whether products go through oneDNN, and the `reason`. Opens it.
+    """
+
 def cpu_threads() -> int:
     """Threads of the CPU backend."""
 

@@ -6,10 +6,8 @@
 
 #if !defined(__APPLE__)
 #include <dlfcn.h>
-#include <pthread.h>
 
-#include <cstdlib>
-#include <thread>
+#include "backends/cpu/library.h"
 #endif
 
 namespace tessl::cpu {
@@ -57,38 +55,6 @@ const Blas& blas() {
 
 constinit std::atomic<const std::string*> library_path{nullptr};
 
-// OpenBLAS frees its buffers when the process exits, while MLX's stream threads still work off what was queued. From
-// then on there are no products: nobody will read them.
-constinit std::atomic<int> products_under_way{0};
-constinit std::atomic<bool> exiting{false};
-
-void wait_for_products() {
-  exiting.store(true);
-  while (products_under_way.load() > 0) {
-    std::this_thread::yield();
-  }
-}
-
-// A child of fork() has none of the threads that were computing.
-[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { products_under_way.store(0); });
-
-// Whether OpenBLAS may be called while this lives.
-class ProductUnderWay {
- public:
-  ProductUnderWay() {
-    products_under_way.fetch_add(1);
-  }
-  ~ProductUnderWay() {
-    products_under_way.fetch_sub(1);
-  }
-  ProductUnderWay(const ProductUnderWay&) = delete;
-  ProductUnderWay& operator=(const ProductUnderWay&) = delete;
-
-  explicit operator bool() const {
-    return !exiting.load();
-  }
-};
-
 template <typename Function>
 Function* find_symbol(void* library, const std::string& path, const char* name) {
   void* symbol = dlsym(library, name);
@@ -120,22 +86,13 @@ Blas open_blas() {
   find_symbol<void(int)>(library, path, "scipy_openblas_set_num_threads")(1);
   auto* config = find_symbol<const char*()>(library, path, "scipy_openblas_get_config");
   auto* core = find_symbol<const char*()>(library, path, "scipy_openblas_get_corename");
-  std::atexit(wait_for_products); // runs before the destructors of a library
+  wait_for_calls_at_exit();
   return {sgemm, std::string(config()) + ", kernels for " + core()};
 }
 
-// Opened without a lock, which a fork could leave locked for ever: opening twice gives the same library.
 const Blas& blas() {
-  static constinit std::atomic<const Blas*> opened{nullptr};
-  const Blas* existing = opened.load(std::memory_order_acquire);
-  if (existing == nullptr) {
-    auto* fresh = new Blas(open_blas());
-    if (opened.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel)) {
-      return *fresh;
-    }
-    delete fresh;
-  }
-  return *existing;
+  static constinit std::atomic<const Blas*> place{nullptr};
+  return opened_once(place, open_blas);
 }
 
 #endif
@@ -154,8 +111,8 @@ void sgemm(
 ) {
   const Blas& library = blas();
 #if !defined(__APPLE__)
-  const ProductUnderWay product;
-  if (!product) {
+  const LibraryCall call;
+  if (!call) {
     return;
   }
 #endif

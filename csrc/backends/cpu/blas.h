@@ -3,14 +3,11 @@
 #include <cstdint>
 #include <string>
 
+#include "backends/cpu/dense_matrix.h"
+
 namespace tessl::cpu {
 
-// A float32 matrix in row-major storage, or, when `transposed`, the transpose of one.
-struct BlasOperand {
-  const float* data = nullptr;
-  int64_t leading_dimension = 0;
-  bool transposed = false;
-};
+using BlasOperand = DenseMatrix<float>;
 
 // c = a b, or c += a b: a [M, K], b [K, N], c [M, N]. On the calling thread alone, and no operand is skipped: 0 times
 // NaN is NaN. Dimensions and leading dimensions are at most max_blas_dimension. Throws std::runtime_error, in one

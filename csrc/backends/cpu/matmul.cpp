@@ -1,7 +1,6 @@
 #include "backends/cpu/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -9,15 +8,18 @@
 #include <vector>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/dense_matrix.h"
 #include "backends/cpu/elements.h"
 #include "backends/cpu/matmul_epilogue.h"
+#include "backends/cpu/onednn_matmul.h"
 #include "backends/cpu/pieces.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/tiled_matmul.h"
 #include "backends/cpu/vector_kernels.h"
 
-// Large products are packed as a whole and tiled: see tiled_matmul.h. The others are here.
+// Large products are packed as a whole and tiled (see tiled_matmul.h), or, of bfloat16 on a CPU with matrix units, go
+// through oneDNN (see onednn_matmul.h). The others are here.
 //
 // A product is cut into tasks, each a block of the output (and, where the output is small and K long, a slice of K)
 // that one thread computes from start to end: float32 sums, by BLAS or by the thin kernels, then the epilogue while
@@ -99,10 +101,6 @@ Matmul normalized(Matmul p) {
   return p;
 }
 
-bool steps_by_one(int64_t stride, int64_t extent) {
-  return stride == 1 || extent == 1;
-}
-
 // With few rows an element of b is used so seldom that b is better streamed than packed for BLAS. In the thin kernels a
 // row's sums are made without regard to the other rows, which BLAS does not promise.
 bool is_thin(const Matmul& p) {
@@ -119,27 +117,16 @@ bool combines_rows(const Matmul& p) {
 // long enough, else converted into `scratch`.
 BlasOperand blas_operand(const MatrixView& view, Element element, Range rows, Range columns, Scratch& scratch) {
   const void* source = advance(view.data, element, rows.begin * view.strides[0] + columns.begin * view.strides[1]);
-  int64_t outer = rows.size();
-  int64_t inner = columns.size();
-  auto [outer_stride, inner_stride] = view.strides;
-  const bool transposed = !steps_by_one(inner_stride, inner) &&
-                          (steps_by_one(outer_stride, outer) || std::abs(outer_stride) < std::abs(inner_stride));
-  if (transposed) {
-    std::swap(outer, inner);
-    std::swap(outer_stride, inner_stride);
+  const Orientation lie(view.strides, rows.size(), columns.size());
+  if (element == Element::float32 && lie.is_dense() && lie.leading_dimension() <= max_blas_dimension) {
+    return {static_cast<const float*>(source), lie.leading_dimension(), lie.transposed};
   }
-  if (element == Element::float32 && steps_by_one(inner_stride, inner)) {
-    const int64_t leading_dimension = outer == 1 ? inner : outer_stride;
-    if (leading_dimension >= inner && leading_dimension <= max_blas_dimension) {
-      return {static_cast<const float*>(source), leading_dimension, transposed};
-    }
+  float* converted = scratch.reserve(lie.outer * lie.inner);
+  for (int64_t i = 0; i < lie.outer; ++i) {
+    const void* row = advance(source, element, i * lie.outer_stride);
+    vector_kernels().load(element, converted + i * lie.inner, row, lie.inner_stride, lie.inner);
   }
-  float* converted = scratch.reserve(outer * inner);
-  for (int64_t i = 0; i < outer; ++i) {
-    const void* row = advance(source, element, i * outer_stride);
-    vector_kernels().load(element, converted + i * inner, row, inner_stride, inner);
-  }
-  return {converted, inner, transposed};
+  return {converted, lie.inner, lie.transposed};
 }
 
 // The sums of one block, panel after panel of its rows.
@@ -391,8 +378,15 @@ void matmul(std::span<const Matmul> products) {
   std::vector<Matmul> normal;
   normal.reserve(products.size());
   std::transform(products.begin(), products.end(), std::back_inserter(normal), normalized);
-  const bool tiled = !normal.empty() && is_tiled(normal.front()); // products of a batch are of one shape
-  tiled ? tiled_matmul(normal) : compute_blocks(normal);
+  if (normal.empty()) {
+    return;
+  }
+  const Matmul& any = normal.front(); // products of a batch are of one shape
+  if (!is_tiled(any)) {
+    compute_blocks(normal);
+  } else if (!goes_through_onednn(any) || !onednn_matmul(normal)) {
+    tiled_matmul(normal);
+  }
 }
 
 } // namespace tessl::cpu

@@ -18,6 +18,14 @@ class Scratch {
     return data_.get();
   }
 
+  // The same for elements that are no larger than a float.
+  template <typename T>
+  T* reserve_as(int64_t count) {
+    constexpr int64_t each = sizeof(float) / sizeof(T);
+    static_assert(each * sizeof(T) == sizeof(float));
+    return reinterpret_cast<T*>(reserve((count + each - 1) / each));
+  }
+
  private:
   static constexpr std::align_val_t cache_line{64};
 
