@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -16,6 +17,7 @@ from tqdm import tqdm
 
 from ..models import load_model
 from .batching import batches, pad
+from .checks import checked_count
 from .folder import find_folder
 from .modules import Module, Settings, read_modules, read_settings
 from .tokenization import TextTokenizer, TooLong
@@ -65,6 +67,10 @@ class Encoder(Generic[Results]):
     ):
         if too_long not in ("error", "truncate"):
             raise ValueError(f"[{self._name}] too_long is {too_long!r}; it must be 'error' or 'truncate'")
+        if dtype is not None and dtype not in (mx.float32, mx.float16, mx.bfloat16):
+            raise ValueError(f"[{self._name}] dtype is {dtype}; it must be float32, float16 or bfloat16")
+        if max_seq_length is not None:
+            checked_count(self._name, "max_seq_length", max_seq_length)
         self.folder = find_folder(path_or_id, revision)
         self._modules = read_modules(self.folder)
         transformer = self._modules[0].folder if self._modules else self.folder
@@ -77,7 +83,8 @@ class Encoder(Generic[Results]):
         self.prompts = self._settings.prompts if prompts is None else dict(prompts)
         self.default_prompt_name = default_prompt_name or self._settings.default_prompt_name
         self.too_long = too_long
-        self.max_seq_length = max_seq_length or self._settings.max_seq_length or self._positions
+        settled = self._settings.max_seq_length or self._positions
+        self.max_seq_length = settled if max_seq_length is None else max_seq_length
         self.truncated = 0
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(
@@ -91,9 +98,7 @@ class Encoder(Generic[Results]):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        if value < 1:
-            raise ValueError(f"[{self._name}] max_seq_length is {value}; it must be positive")
-        self._max_seq_length = min(value, self._positions)
+        self._max_seq_length = min(checked_count(self._name, "max_seq_length", value), self._positions)
 
     @property
     def _name(self) -> str:
@@ -112,13 +117,26 @@ class Encoder(Generic[Results]):
 
     def _resolve_prompt(self, prompt_name: str | None, prompt: str | None) -> str:
         if prompt is not None:
-            return prompt
+            return self._checked_prompt("prompt", prompt)
         name = prompt_name if prompt_name is not None else self.default_prompt_name
         if name is None:
             return ""
         if name not in self.prompts:
             raise ValueError(f"[{self._name}] prompt_name is {name!r}; {self._prompt_names()}")
-        return self.prompts[name]
+        return self._checked_prompt(f"the prompt {name!r}", self.prompts[name])
+
+    def _checked_prompt(self, argument: str, prompt: Any) -> str:
+        if not isinstance(prompt, str):
+            raise ValueError(f"[{self._name}] {argument} is a {type(prompt).__name__}; it must be a str")
+        self._check_unicode(argument, prompt)
+        return prompt
+
+    def _check_unicode(self, argument: str, text: str) -> None:
+        """A ``str`` may hold halves of surrogate pairs, of which no tokenizer knows what to make."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"[{self._name}] {argument} is no Unicode: {error.reason} at {error.start}") from None
 
     def _task_prompt(self, names: Sequence[str], prompt_name: str | None, options: Mapping[str, Any]) -> str | None:
         """The prompt name of a task: what the caller asked for, else the first of ``names`` that is there."""
@@ -131,6 +149,7 @@ class Encoder(Generic[Results]):
         for position, text in enumerate(texts, first):
             if not isinstance(text, str):
                 raise ValueError(f"[{self._name}] text {position} is a {type(text).__name__}; it must be a str")
+            self._check_unicode(f"text {position}", text)
         if self.tokenizer is None:
             raise ValueError(
                 f"[{self._name}] {self.folder} has no tokenizer.json and no vocab.txt: use encode_ids with token ids"
@@ -144,7 +163,7 @@ class Encoder(Generic[Results]):
     def _check_ids(self, sequences: Sequence[Sequence[int]], first: int) -> list[list[int]]:
         """As lists, each no longer than max_seq_length and of ids that the model has."""
         words, limit = int(self.model.args.vocab_size), self.max_seq_length
-        checked = [[int(token) for token in sequence] for sequence in sequences]
+        checked = [self._integers(sequence, position) for position, sequence in enumerate(sequences, first)]
         for position, ids in enumerate(checked, first):
             if ids and not (min(ids) >= 0 and max(ids) < words):
                 raise ValueError(f"[{self._name}] sequence {position} has ids outside 0..{words - 1}")
@@ -152,6 +171,12 @@ class Encoder(Generic[Results]):
                 raise ValueError(f"[{self._name}] sequence {position} has {len(ids)} ids; max_seq_length is {limit}")
         self.truncated += sum(len(ids) > limit for ids in checked)
         return [ids[:limit] for ids in checked]
+
+    def _integers(self, sequence: Sequence[int], position: int) -> list[int]:
+        try:
+            return [operator.index(token) for token in sequence]
+        except TypeError as error:
+            raise ValueError(f"[{self._name}] sequence {position} must be of integers: {error}") from None
 
     def _several(self, texts: Iterable[str]) -> Iterable[str]:
         if not isinstance(texts, Iterable):
@@ -198,8 +223,6 @@ class Encoder(Generic[Results]):
 
         While a batch computes, the one before it is taken by the caller and the one after it is built.
         """
-        if batch_size < 1:
-            raise ValueError(f"[{self._name}] batch_size is {batch_size}; it must be positive")
         pad_id = self.tokenizer.pad_id if self.tokenizer else 0
         max_tokens = _MAX_TOKENS[mx.default_device().type]
         streams = cycle(_streams())

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from ..models.checkpoint import read_json
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, logger
+from .checks import checked_count
 from .pooling import Dense, Pooling, normalize
 from .similarity import FUNCTIONS, FloatArray
 from .tokenization import TooLong
@@ -69,6 +70,7 @@ class SentenceEncoder(Encoder[FloatArray]):
         self.pooling = Pooling()
         self._heads: list[Callable[[mx.array], mx.array]] = []
         self._read_modules()
+        self._dimension(truncate_dim)
 
     def _read_modules(self) -> None:
         if self._modules is None:
@@ -141,10 +143,13 @@ class SentenceEncoder(Encoder[FloatArray]):
             convert_to_numpy: Return a numpy array, else an ``mx.array``.
 
         Returns:
-            float32 ``[len(texts), D]``, or ``[D]`` for one text. A row does not depend on the others.
+            float32 ``[len(texts), D]``, or ``[D]`` for one text. Padding is never seen; but which texts share a batch
+            decides how sums are cut, so that a row may differ from that of the text alone by rounding: by up to 2e-7
+            of a unit-length row in float32.
 
         Raises:
-            ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
+            ValueError: A text is not a ``str``, is no Unicode or is too long, the prompt name is unknown, there is no
+                tokenizer, ``batch_size`` is not positive, or ``truncate_dim`` not in ``1..embedding_dimension``.
         """
         options = (batch_size, normalize_embeddings, truncate_dim)
         items = self._several(texts)
@@ -222,7 +227,8 @@ class SentenceEncoder(Encoder[FloatArray]):
         Works without tokenizer files. An empty sequence gives zeros.
 
         Raises:
-            ValueError: A sequence is too long, or holds an id outside the vocabulary.
+            ValueError: A sequence is too long, holds an id outside the vocabulary, or what is no integer; and as
+                :meth:`encode` for the numbers.
         """
         embed = self._embedder(0, batch_size, normalize_embeddings, truncate_dim)
         chunks = self._stream(sequences, self._check_ids, embed, show_progress_bar)
@@ -238,7 +244,7 @@ class SentenceEncoder(Encoder[FloatArray]):
             b: ``[m, D]`` or ``[D]``.
 
         Raises:
-            ValueError: ``similarity_fn_name`` is not one of the four.
+            ValueError: ``similarity_fn_name`` is not one of the four, or the embeddings do not fit.
         """
         if self.similarity_fn_name not in FUNCTIONS:
             raise ValueError(
@@ -246,6 +252,11 @@ class SentenceEncoder(Encoder[FloatArray]):
                 f"it must be one of {', '.join(FUNCTIONS)}"
             )
         x, y = (np.atleast_2d(np.asarray(side, np.float32)) for side in (a, b))
+        for name, side in (("a", x), ("b", y)):
+            if side.ndim != 2:
+                raise ValueError(f"[SentenceEncoder] {name} has shape {side.shape}; it must be [n, D] or [D]")
+        if x.shape[1] != y.shape[1]:
+            raise ValueError(f"[SentenceEncoder] a has embeddings of {x.shape[1]} components, b of {y.shape[1]}")
         return FUNCTIONS[self.similarity_fn_name](x, y)
 
     def _embed(self, ids: mx.array, lengths: mx.array | None, prompt_tokens: int = 0) -> mx.array:
@@ -275,6 +286,7 @@ class SentenceEncoder(Encoder[FloatArray]):
     ) -> Callable[[list[list[int]], Callable[[int], object]], FloatArray]:
         """What embeds a chunk of sequences, float32 ``[n, D]``."""
         dimension = self._dimension(truncate_dim)
+        batch_size = checked_count(self._name, "batch_size", batch_size)
 
         def forward(ids: mx.array, lengths: mx.array | None) -> mx.array:
             embeddings = self._embed(ids, lengths, prompt_tokens)[:, :dimension]
@@ -294,16 +306,15 @@ class SentenceEncoder(Encoder[FloatArray]):
 
     def _dimension(self, truncate_dim: int | None) -> int | None:
         dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
-        if dimension is not None and dimension < 1:
-            raise ValueError(f"[SentenceEncoder] truncate_dim is {dimension}; it must be positive")
-        return dimension
+        if dimension is None:
+            return None
+        return checked_count(self._name, "truncate_dim", dimension, self.embedding_dimension)
 
     def _joined(self, chunks: Iterator[FloatArray], items: Iterable[Any], truncate_dim: int | None) -> FloatArray:
         """All chunks as one array, each let go as soon as it is copied when their total is known beforehand."""
         first = next(chunks, None)
         if first is None:
-            width, dimension = self.embedding_dimension, self._dimension(truncate_dim)
-            return np.zeros((0, width if dimension is None else min(dimension, width)), np.float32)
+            return np.zeros((0, self._dimension(truncate_dim) or self.embedding_dimension), np.float32)
         if not isinstance(items, Sized):
             return np.concatenate([first, *chunks])
         if len(items) == len(first):

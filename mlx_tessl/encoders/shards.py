@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ import mlx.core as mx
 from tqdm import tqdm
 
 from ..models.checkpoint import read_json
+from .checks import checked_count
 from .files import EMBEDDING_FORMATS, VECTOR_FORMATS, atomic_write, remove_parts, write_embeddings, write_vectors
 from .sentence import SentenceEncoder
 from .sparse import SparseEncoder
 
 _SETTINGS = "settings.json"
 _INDEX = "index.json"
+_CHECKSUMS = "checksums"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ def encode_to_shards(
     """Encodes ``texts`` to files ``00000.npz``, ``00001.npz``, ... of ``shard_size`` texts each.
 
     A file is there whole or not at all. After an interruption the same call goes on: it leaves alone the files that are
-    there. When all are, ``index.json`` lists them. Memory holds one shard.
+    there, whose texts ``checksums`` tell. It may also be given more texts than before: the last file, which has fewer
+    than ``shard_size``, is then made again. When all are there, ``index.json`` lists them. Memory holds one shard.
 
     Under ``mlx.launch`` the processes take shards in turn. Each must be given the same texts, and see the same folder.
 
@@ -63,14 +67,13 @@ def encode_to_shards(
         options: Keywords of the encoder's ``encode``.
 
     Raises:
-        ValueError: An unknown format, a size that is not positive, a folder that was begun with other settings, or what
-            ``encode`` raises.
+        ValueError: An unknown format, a size that is not positive, a folder that is a file, that was begun with other
+            settings, or whose files are of other texts or of more of them, or what ``encode`` raises.
     """
     formats = EMBEDDING_FORMATS if isinstance(encoder, SentenceEncoder) else VECTOR_FORMATS
     if format not in formats:
         raise ValueError(f"[encode_to_shards] format is {format!r}; it must be one of {', '.join(formats)}")
-    if shard_size < 1:
-        raise ValueError(f"[encode_to_shards] shard_size is {shard_size}; it must be positive")
+    checked_count("encode_to_shards", "shard_size", shard_size)
     group = group or mx.distributed.init()
     folder = Path(folder)
     settings = {
@@ -88,31 +91,36 @@ def encode_to_shards(
 
     paths, count, written = [], 0, 0
     with tqdm(total=total, disable=not show_progress_bar or group.rank() > 0, desc="encode", unit="text") as progress:
-        for number, shard in enumerate(_shards(texts, shard_size)):
+        for number, shard in enumerate(_shards(encoder._several(texts), shard_size)):
             path = folder / f"{number:05}.{format}"
             paths.append(path)
+            done = _is_done(path, shard, count)
             count += len(shard)
-            if path.exists() or number % group.size() != group.rank():
+            if done or number % group.size() != group.rank():
                 progress.update(len(shard))
                 continue
             results = encoder.encode(shard, show_progress_bar=progress, **options)
             with atomic_write(path) as file:
                 _write(file, format, encoder, shard, results)
+            _write_json(_record_of(path), {"texts": len(shard), "sha256": _checksum(shard, count - len(shard))})
             written += 1
+    _refuse_more(folder, format, paths, count)
     _wait(group)
     if group.rank() == 0:
-        with atomic_write(folder / _INDEX) as file:
-            index = {**settings, "texts": count, "shards": [path.name for path in paths]}
-            file.write(json.dumps(index, indent=1).encode() + b"\n")
+        _write_json(folder / _INDEX, {**settings, "texts": count, "shards": [path.name for path in paths]})
     return Shards(paths, count, written)
 
 
 def _begin(folder: Path, settings: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_parts(folder)
+    checksums = folder / _CHECKSUMS
+    for place in (checksums, *checksums.parents):
+        if place.is_file():
+            raise ValueError(f"[encode_to_shards] {place} is a file; it must be a folder, or not be there")
+    checksums.mkdir(parents=True, exist_ok=True)
+    for place in (folder, checksums):
+        remove_parts(place)
     if not (folder / _SETTINGS).exists():
-        with atomic_write(folder / _SETTINGS) as file:
-            file.write(json.dumps(settings, indent=1).encode() + b"\n")
+        _write_json(folder / _SETTINGS, settings)
 
 
 def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -121,6 +129,49 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
     if other:
         changes = ", ".join(f"{name} {begun.get(name)!r}, not {settings.get(name)!r}" for name in sorted(other))
         raise ValueError(f"[encode_to_shards] {folder} was begun with {changes}: give another folder, or empty it")
+
+
+def _is_done(path: Path, shard: Sequence[str], first: int) -> bool:
+    """Whether ``path`` is there and of these texts, of which ``first`` are before; not if it is of the first of them.
+
+    What no record tells of was being written when its process was killed.
+    """
+    record = _record_of(path)
+    if not path.exists() or not record.exists():
+        return False
+    made = read_json(record)
+    if made["sha256"] == _checksum(shard[: made["texts"]], first):
+        return bool(made["texts"] == len(shard))
+    raise ValueError(f"[encode_to_shards] {path} was made of other texts: give another folder, or empty it")
+
+
+def _refuse_more(folder: Path, format: str, paths: Sequence[Path], count: int) -> None:
+    """Of a job that had more texts: which of the two is meant cannot be known."""
+    more = [path for path in folder.glob(f"*.{format}") if path.stem.isdecimal() and int(path.stem) >= len(paths)]
+    if more:
+        raise ValueError(
+            f"[encode_to_shards] {min(more)} is of more than these {count} texts: give another folder, or empty it"
+        )
+
+
+def _record_of(path: Path) -> Path:
+    return path.parent / _CHECKSUMS / f"{path.stem}.json"
+
+
+def _checksum(texts: Sequence[str], first: int) -> str:
+    """Of the texts one by one; ``first`` are before them."""
+    checksum = hashlib.sha256()
+    for place, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            raise ValueError(f"[encode_to_shards] text {place} is a {type(text).__name__}; it must be a str")
+        data = text.encode("utf-8", "surrogatepass")
+        checksum.update(len(data).to_bytes(8, "little") + data)
+    return checksum.hexdigest()
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(value, indent=1).encode() + b"\n")
 
 
 def _wait(group: mx.distributed.Group) -> None:

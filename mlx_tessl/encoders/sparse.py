@@ -16,6 +16,7 @@ from ..models.checkpoint import read_json
 from ..ops import sparse_max_pool
 from ..ops.sparse_max_pool import SparseActivation, SparsePooling
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder
+from .checks import checked_count
 from .sparse_vectors import SparseVector, SparseVectors
 from .tokenization import TooLong
 
@@ -83,6 +84,8 @@ class SparseEncoder(Encoder[SparseVectors]):
             dtype=dtype,
             revision=revision,
         )
+        if max_active_dims is not None:
+            checked_count(self._name, "max_active_dims", max_active_dims)
         self.max_active_dims = max_active_dims
         self.similarity_fn_name = similarity_fn_name or self._settings.similarity or "dot"
         self.pooling = SpladePooling()
@@ -145,7 +148,8 @@ class SparseEncoder(Encoder[SparseVectors]):
             min_weight: Keep components above this only.
 
         Returns:
-            The vectors in the order of the texts, or one vector for one text. A row does not depend on the others.
+            The vectors in the order of the texts, or one vector for one text. A row does not depend on the others
+            but for rounding, as in :meth:`SentenceEncoder.encode`.
 
         Raises:
             ValueError: A text is not a ``str`` or is too long, the prompt name is unknown, or there is no tokenizer.
@@ -216,14 +220,15 @@ class SparseEncoder(Encoder[SparseVectors]):
             top_k: Most words of a vector; ``None`` for all.
 
         Raises:
-            ValueError: There is no tokenizer, or ``top_k`` is not positive.
+            ValueError: There is no tokenizer, ``top_k`` is not positive, or ``embeddings`` are not sparse vectors.
         """
+        self._check_vectors("embeddings", embeddings)
+        if top_k is not None:
+            checked_count(self._name, "top_k", top_k)
         if isinstance(embeddings, SparseVectors):
             return [self.decode(row, top_k) for row in embeddings]
         if self.tokenizer is None:
             raise ValueError(f"[SparseEncoder] {self.folder} has no tokenizer.json and no vocab.txt to name words with")
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"[SparseEncoder] top_k is {top_k}; it must be positive")
         order = np.argsort(-embeddings.values, kind="stable")[:top_k]
         return [(self.tokenizer.word(int(embeddings.indices[i])), float(embeddings.values[i])) for i in order]
 
@@ -231,18 +236,25 @@ class SparseEncoder(Encoder[SparseVectors]):
         """Scores ``[len(a), len(b)]`` of every vector of ``a`` with every one of ``b``, by ``similarity_fn_name``.
 
         Raises:
-            ValueError: ``similarity_fn_name`` is neither ``"dot"`` nor ``"cosine"``.
+            ValueError: ``similarity_fn_name`` is neither ``"dot"`` nor ``"cosine"``, or ``a`` or ``b`` is no vector.
         """
         if self.similarity_fn_name not in ("dot", "cosine"):
             raise ValueError(
                 f"[SparseEncoder] similarity_fn_name is {self.similarity_fn_name!r}; it must be one of dot, cosine"
             )
+        self._check_vectors("a", a)
+        self._check_vectors("b", b)
         x, y = (v if isinstance(v, SparseVectors) else SparseVectors.from_rows([v], v.size) for v in (a, b))
         if self.similarity_fn_name == "cosine":
             x, y = x.normalized(), y.normalized()
         if len(x) <= len(y):
             return np.array([y.dot(row) for row in x], np.float32).reshape(len(x), len(y))
         return np.array([x.dot(row) for row in y], np.float32).reshape(len(y), len(x)).T
+
+    def _check_vectors(self, argument: str, value: Any) -> None:
+        if not isinstance(value, SparseVector | SparseVectors):
+            kind = type(value).__name__
+            raise ValueError(f"[{self._name}] {argument} is a {kind}; it must be a SparseVector or SparseVectors")
 
     def _stream_texts(
         self,
@@ -263,9 +275,10 @@ class SparseEncoder(Encoder[SparseVectors]):
         self, batch_size: int, max_active_dims: int | None, min_weight: float
     ) -> Callable[[list[list[int]], Callable[[int], object]], SparseVectors]:
         """What encodes a chunk of sequences."""
+        batch_size = checked_count(self._name, "batch_size", batch_size)
         most = max_active_dims if max_active_dims is not None else self.max_active_dims
-        if most is not None and most < 1:
-            raise ValueError(f"[SparseEncoder] max_active_dims is {most}; it must be positive")
+        if most is not None:
+            most = checked_count(self._name, "max_active_dims", most)
         if not min_weight >= 0:
             raise ValueError(f"[SparseEncoder] min_weight is {min_weight}; it must not be negative")
 
