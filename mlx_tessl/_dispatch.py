@@ -30,9 +30,8 @@ def use_reference() -> Iterator[None]:
 
 def takes_twin(stream: Stream) -> bool:
     """Whether an op on ``stream`` is its twin: when asked for, and on a GPU that is not Metal."""
-    if _reference_forced.get():
-        return True
-    return not _gpu_is_metal and _device_type(stream) == mx.DeviceType.gpu
+    device = _device_type(stream)
+    return _reference_forced.get() or (not _gpu_is_metal and device == mx.DeviceType.gpu)
 
 
 def _device_type(stream: Stream) -> mx.DeviceType:
@@ -40,5 +39,8 @@ def _device_type(stream: Stream) -> mx.DeviceType:
         return mx.default_device().type
     if isinstance(stream, mx.DeviceType):
         return stream
-    device = stream if isinstance(stream, mx.Device) else stream.device
-    return device.type
+    if isinstance(stream, mx.Device):
+        return stream.type
+    if isinstance(stream, mx.Stream | mx.ThreadLocalStream):
+        return stream.device.type
+    raise ValueError(f"[mlx_tessl] stream is {stream!r}; it must be a stream, a device or None")

@@ -1,6 +1,7 @@
 #include "launch/emulation.h"
 
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace tessl {
@@ -22,6 +23,14 @@ void pop_emulation() {
   if (emulations.empty()) {
     throw std::runtime_error("[mlx_tessl.emulate] left more often than entered on this thread");
   }
+  emulations.pop_back();
+}
+
+WithEmulation::WithEmulation(std::shared_ptr<const Emulation> emulation) {
+  emulations.push_back(std::move(emulation));
+}
+
+WithEmulation::~WithEmulation() {
   emulations.pop_back();
 }
 

@@ -25,4 +25,13 @@ std::shared_ptr<const Emulation> current_emulation();
 void push_emulation(Emulation emulation);
 void pop_emulation();
 
+// Within its life this thread has the emulation given, or none.
+class WithEmulation {
+ public:
+  explicit WithEmulation(std::shared_ptr<const Emulation> emulation);
+  ~WithEmulation();
+  WithEmulation(const WithEmulation&) = delete;
+  WithEmulation& operator=(const WithEmulation&) = delete;
+};
+
 } // namespace tessl

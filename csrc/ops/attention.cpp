@@ -23,15 +23,13 @@ namespace {
 
 constexpr std::string_view op_name = "mlx_tessl.attention";
 
-using Arrays = std::vector<mx::array>;
-
 // The result, and the log-sum-exp of every query's scores, from which its gradients are made.
 class Attention : public Op {
  public:
   Attention(mx::Stream stream, const AttentionParameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
-  Arrays vjp(
+  Arrays make_vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
   ) override {
     const auto inputs = AttentionInputs::from(primals, parameters_);
@@ -48,13 +46,13 @@ class Attention : public Op {
     return result;
   }
 
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+  Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
     auto result = mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
     result.push_back(mx::zeros(AttentionInputs::from(primals, parameters_).lse_shape(), mx::float32, stream()));
     return result;
   }
 
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) override {
     if (const auto folded = fold_into_batch(inputs, axes, parameters_, stream())) {
       return {unfold_batch(build(folded->inputs), folded->members, stream()), {0, 0}};
     }
@@ -93,6 +91,10 @@ class Attention : public Op {
 
   bool same_parameters(const Op& other) const override {
     return parameters_ == static_cast<const Attention&>(other).parameters_;
+  }
+
+  bool vjp_reads_outputs() const override {
+    return true;
   }
 
  private:
@@ -171,7 +173,7 @@ mx::array checked_bounds(const char* argument, const mx::array& x, int B, mx::St
   if (x.shape() != mx::Shape{B} || !mx::issubdtype(x.dtype(), mx::integer)) {
     refuse_attention(argument, " has shape ", x.shape(), " and dtype ", x.dtype(), "; it must be ", B, " integers");
   }
-  return mx::astype(x, mx::int32, s);
+  return as_int32(x, s);
 }
 
 mx::array checked_sinks(const mx::array& sinks, int heads, mx::Stream s) {

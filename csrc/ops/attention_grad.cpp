@@ -15,8 +15,6 @@
 namespace tessl {
 namespace {
 
-using Arrays = std::vector<mx::array>;
-
 // Inputs are those of attention's primitive, then out, lse and dout.
 class AttentionGrad : public Op {
  public:
@@ -25,7 +23,9 @@ class AttentionGrad : public Op {
   }
 
   // out and lse are functions of the other inputs, through which the derivatives go: by themselves they have none.
-  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+  Arrays make_vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
+  ) override {
     const auto [free, places] = without_results(argnums, primals.size());
     const auto gradients = mx::vjp(varying(meaning(), primals, free), chosen(primals, free), cotangents).second;
     Arrays result;
@@ -35,7 +35,7 @@ class AttentionGrad : public Op {
     return result;
   }
 
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+  Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
     const auto [free, places] = without_results(argnums, primals.size());
     Arrays free_tangents;
     for (size_t i = 0; i < argnums.size(); ++i) {
@@ -46,7 +46,7 @@ class AttentionGrad : public Op {
     return mx::jvp(varying(meaning(), primals, free), chosen(primals, free), free_tangents).second;
   }
 
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) override {
     const auto shared = wants_.prefix || wants_.mask || wants_.sinks;
     if (const auto folded = shared ? std::nullopt : fold_into_batch(inputs, axes, parameters_, stream())) {
       auto outputs = build(folded->inputs);

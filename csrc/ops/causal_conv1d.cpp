@@ -52,13 +52,20 @@ Arrays in_stock_ops(const Arrays& arrays, const Form& form, mx::Stream s) {
   const int C = inputs.x.shape(2);
   const int K = inputs.weight.shape(1);
   const auto state = inputs.state.value_or(mx::zeros({K - 1, C}, dtype, s));
-  const auto rows = mx::concatenate({mx::broadcast_to(state, {B, K - 1, C}, s), inputs.x}, 1, s);
 
   auto column = [&](const mx::array& x) { return mx::reshape(x, {B, 1}, s); };
   const auto whole = mx::full({B, 1}, T, mx::int32, s);
   const auto zero = mx::zeros({B, 1}, mx::int32, s);
   const auto end = inputs.lengths ? mx::minimum(mx::maximum(column(*inputs.lengths), zero, s), whole, s) : whole;
   const auto start = inputs.starts ? mx::minimum(mx::maximum(column(*inputs.starts), zero, s), end, s) : zero;
+
+  // Tokens that are passed over are hidden before anything is computed of them: a gradient of zero through a NaN would
+  // be NaN.
+  const bool hides = inputs.starts || inputs.lengths;
+  const auto t = mx::reshape(mx::arange(T, s), {1, T}, s);
+  const auto inside = mx::expand_dims(mx::logical_and(mx::greater_equal(t, start, s), mx::less(t, end, s), s), -1, s);
+  const auto x = hides ? mx::where(inside, inputs.x, mx::array(0.0f, dtype), s) : inputs.x;
+  const auto rows = mx::concatenate({mx::broadcast_to(state, {B, K - 1, C}, s), x}, 1, s);
 
   // Rows of tokens by number; before a row's first token stands its state.
   auto taken = [&](const mx::array& t) {
@@ -67,7 +74,6 @@ Arrays in_stock_ops(const Arrays& arrays, const Form& form, mx::Stream s) {
     const auto source = mx::where(mx::greater_equal(t, start, s), place, before, s);
     return mx::take_along_axis(rows, mx::expand_dims(source, -1, s), 1, s);
   };
-  const auto t = mx::reshape(mx::arange(T, s), {1, T}, s);
   auto y = mx::zeros({B, T, C}, mx::float32, s);
   for (int j = 0; j < K; ++j) {
     const auto tap = inputs.starts ? taken(mx::broadcast_to(mx::subtract(t, mx::array(K - 1 - j), s), {B, T}, s))
@@ -78,11 +84,10 @@ Arrays in_stock_ops(const Arrays& arrays, const Form& form, mx::Stream s) {
   if (form.with_silu) {
     y = mx::multiply(y, mx::sigmoid(y, s), s);
   }
-  if (!inputs.starts && !inputs.lengths) {
+  if (!hides) {
     return {mx::astype(y, dtype, s), mx::slice(rows, {0, T, 0}, {B, T + K - 1, C}, s)};
   }
-  const auto inside = mx::logical_and(mx::greater_equal(t, start, s), mx::less(t, end, s), s);
-  y = mx::where(mx::expand_dims(inside, -1, s), y, mx::array(0.0f), s);
+  y = mx::where(inside, y, mx::array(0.0f), s);
   const auto last = mx::add(end, mx::reshape(mx::arange(1 - K, 0, s), {1, K - 1}, s), s);
   return {mx::astype(y, dtype, s), taken(last)};
 }
@@ -237,7 +242,7 @@ std::pair<mx::array, mx::array> causal_conv1d(
         refuse(op_name, name, " has shape ", (*range)->shape(), "; it must be (", x.shape(0), ",)");
       }
       check_integers(op_name, name, **range);
-      inputs.push_back(mx::astype(**range, mx::int32, s));
+      inputs.push_back(as_int32(**range, s));
     }
   }
   const Form form{state.has_value(), starts.has_value(), lengths.has_value(), activation.has_value()};

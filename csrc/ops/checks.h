@@ -28,4 +28,13 @@ inline void check_integers(std::string_view op, const char* argument, const mx::
   }
 }
 
+inline void check_real(std::string_view op, const char* argument, const mx::array& x) {
+  if (mx::issubdtype(x.dtype(), mx::complexfloating)) {
+    refuse(op, argument, " has dtype ", x.dtype(), "; it must be real");
+  }
+}
+
+// Integers as int32: what does not fit becomes the nearest that does, which lies beyond every array as well.
+mx::array as_int32(const mx::array& x, mx::Stream s);
+
 } // namespace tessl

@@ -110,7 +110,7 @@ class DeltaOp : public Op {
   using Op::Op;
 
   // Of nothing the tangents are nothing: some stock ops refuse it.
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+  Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
     if (primals[0].shape(0) == 0) {
       Arrays nothing;
       for (const auto& shape : output_shapes(primals)) {
@@ -154,11 +154,13 @@ class GatedDeltaGradient : public DeltaOp {
   GatedDeltaGradient(mx::Stream stream, const GatedDeltaForm& form) : DeltaOp(stream), form_(form) {
   }
 
-  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+  Arrays make_vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
+  ) override {
     return stock_vjp(primals, cotangents, argnums);
   }
 
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) override {
     const auto outputs = mx::vmap(meaning(), axes)(inputs);
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
@@ -224,7 +226,9 @@ class GatedDelta : public DeltaOp {
   GatedDelta(mx::Stream stream, const GatedDeltaForm& form) : DeltaOp(stream), form_(form) {
   }
 
-  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+  Arrays make_vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
+  ) override {
     const auto inputs = GatedDeltaInputs::from(primals, form_);
     if (inputs.q.size() == 0 || inputs.v.size() == 0) {
       return inputs.q.shape(1) == 0 ? stock_vjp(primals, cotangents, argnums)
@@ -236,7 +240,7 @@ class GatedDelta : public DeltaOp {
     return gradients(inputs, primals, cotangents, argnums);
   }
 
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override;
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) override;
 
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
     const auto named = GatedDeltaInputs::from(inputs, form_);
@@ -315,7 +319,12 @@ Arrays GatedDelta::gradients(
   direct.dt_bias.reset();
   Arrays gate_inputs;
   if (form_.has_gates) {
-    gate_inputs = {inputs.g, inputs.beta, *inputs.A_log, *inputs.dt_bias};
+    gate_inputs = {
+        with_zeros_outside(inputs.g, inputs, s),
+        with_zeros_outside(inputs.beta, inputs, s),
+        *inputs.A_log,
+        *inputs.dt_bias
+    };
     const auto values = gates(gate_inputs);
     direct.g = values[0];
     direct.beta = values[1];
@@ -380,7 +389,7 @@ mx::array more_states(mx::array state, int axis, int members, int B, mx::Stream 
   return mx::flatten(mx::broadcast_to(state, shape, s), 0, 1, s);
 }
 
-std::pair<Arrays, std::vector<int>> GatedDelta::vmap(const Arrays& inputs, const std::vector<int>& axes) {
+std::pair<Arrays, std::vector<int>> GatedDelta::make_vmap(const Arrays& inputs, const std::vector<int>& axes) {
   constexpr size_t state_place = 5;
   const auto s = stream();
   auto is_mapped = [](int axis) { return axis >= 0; };
@@ -484,6 +493,13 @@ std::pair<mx::array, mx::array> gated_delta(
   const auto dtype = check_dtypes(op_name, typed);
   if (state) {
     check_state(*state, {q.shape(0), v.shape(2), v.shape(3), q.shape(3)});
+    check_real(op_name, "state", *state);
+  }
+  check_real(op_name, gates ? "a" : "g", first);
+  check_real(op_name, gates ? "b" : "beta", second);
+  if (gates) {
+    check_real(op_name, "A_log", std::get<2>(*gates));
+    check_real(op_name, "dt_bias", std::get<3>(*gates));
   }
   for (const auto& [name, x] : {std::pair("starts", &starts), {"lengths", &lengths}}) {
     if (*x) {
@@ -514,10 +530,10 @@ std::pair<mx::array, mx::array> gated_delta(
     inputs.state = cast(*state, mx::float32);
   }
   if (starts) {
-    inputs.starts = cast(*starts, mx::int32);
+    inputs.starts = as_int32(*starts, s);
   }
   if (lengths) {
-    inputs.lengths = cast(*lengths, mx::int32);
+    inputs.lengths = as_int32(*lengths, s);
   }
   if (gates) {
     inputs.A_log = cast(std::get<2>(*gates), mx::float32);

@@ -149,6 +149,17 @@ std::vector<mx::array> GatedDeltaInputs::list() const {
   return inputs;
 }
 
+mx::array with_zeros_outside(const mx::array& x, const GatedDeltaInputs& inputs, mx::Stream s) {
+  auto visible = inside(inputs, s);
+  if (!visible) {
+    return x;
+  }
+  while (visible->ndim() < x.ndim()) {
+    visible = mx::expand_dims(*visible, -1, s);
+  }
+  return mx::where(*visible, x, mx::array(0.0f, x.dtype()), s);
+}
+
 std::vector<mx::array> gates_in_stock_ops(
     const mx::array& a, const mx::array& b, const mx::array& A_log, const mx::array& dt_bias, mx::Stream s
 ) {
@@ -172,26 +183,20 @@ std::vector<mx::array> gated_delta_in_stock_ops(
   if (T == 0) {
     return {mx::zeros({B, T, Hv, Dv}, dtype, s), S};
   }
-  auto q = float32(inputs.q, s);
-  auto k = float32(inputs.k, s);
-  auto v = float32(inputs.v, s);
-  Arrays gates{float32(inputs.g, s), float32(inputs.beta, s)};
+  // A token outside of its row's range neither decays the state nor adds to it. What it holds is hidden before anything
+  // is computed of it: a gradient of zero through a NaN would be NaN.
+  auto inner = [&](const mx::array& x) { return with_zeros_outside(x, inputs, s); };
+  auto q = inner(float32(inputs.q, s));
+  auto k = inner(float32(inputs.k, s));
+  const auto v = inner(float32(inputs.v, s));
+  Arrays gates{inner(float32(inputs.g, s)), inner(float32(inputs.beta, s))};
   if (form.has_gates) {
-    gates = gates_in_stock_ops(inputs.g, inputs.beta, *inputs.A_log, *inputs.dt_bias, s);
+    gates = gates_in_stock_ops(gates[0], gates[1], *inputs.A_log, *inputs.dt_bias, s);
+    gates = {inner(gates[0]), inner(gates[1])};
   }
   if (form.normalize_qk) {
     q = l2_normalized(q, 1.0f / std::sqrt(static_cast<float>(Dk)), s);
     k = l2_normalized(k, 1.0f, s);
-  }
-  // A token outside of its row's range neither decays the state nor adds to it.
-  if (const auto visible = inside(inputs, s)) {
-    const auto zero = mx::array(0.0f);
-    const auto of_heads = mx::expand_dims(*visible, {2, 3}, s);
-    const auto of_gates = mx::expand_dims(*visible, 2, s);
-    q = mx::where(of_heads, q, zero, s);
-    k = mx::where(of_heads, k, zero, s);
-    v = mx::where(of_heads, v, zero, s);
-    gates = {mx::where(of_gates, gates[0], zero, s), mx::where(of_gates, gates[1], zero, s)};
   }
   const int groups = Hv / inputs.q.shape(2);
   q = mx::repeat(q, groups, 2, s);

@@ -30,6 +30,9 @@ struct GatedDeltaInputs {
   std::vector<mx::array> list() const;
 };
 
+// x [B, T, ...] with zeros for the tokens outside of their row's range.
+mx::array with_zeros_outside(const mx::array& x, const GatedDeltaInputs& inputs, mx::Stream s);
+
 // g and beta in float32.
 std::vector<mx::array> gates_in_stock_ops(
     const mx::array& a, const mx::array& b, const mx::array& A_log, const mx::array& dt_bias, mx::Stream s

@@ -54,18 +54,18 @@ class Int8Matmul : public Op {
   Int8Matmul(mx::Stream stream, const Int8Parameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
-  std::vector<mx::array> vjp(
+  std::vector<mx::array> make_vjp(
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>& outputs
   ) override;
 
-  std::vector<mx::array> jvp(
+  std::vector<mx::array> make_jvp(
       const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
   ) override;
 
-  std::pair<std::vector<mx::array>, std::vector<int>> vmap(
+  std::pair<std::vector<mx::array>, std::vector<int>> make_vmap(
       const std::vector<mx::array>& inputs, const std::vector<int>& axes
   ) override;
 
@@ -179,7 +179,7 @@ std::function<void()> Int8Matmul::compute(const std::vector<mx::array>& inputs, 
   return [products = std::move(products)] { cpu::int8_matmul(products); };
 }
 
-std::vector<mx::array> Int8Matmul::vjp(
+std::vector<mx::array> Int8Matmul::make_vjp(
     const std::vector<mx::array>& primals,
     const std::vector<mx::array>& cotangents,
     const std::vector<int>& argnums,
@@ -200,7 +200,7 @@ std::vector<mx::array> Int8Matmul::vjp(
   return gradients;
 }
 
-std::vector<mx::array> Int8Matmul::jvp(
+std::vector<mx::array> Int8Matmul::make_jvp(
     const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
 ) {
   const auto inputs = named(primals);
@@ -219,7 +219,7 @@ std::vector<mx::array> Int8Matmul::jvp(
   return {mx::astype(through_activation(inputs, whole), parameters_.dtype, stream())};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> Int8Matmul::vmap(
+std::pair<std::vector<mx::array>, std::vector<int>> Int8Matmul::make_vmap(
     const std::vector<mx::array>& inputs, const std::vector<int>& axes
 ) {
   const bool batched = std::any_of(axes.begin(), axes.end(), [](int axis) { return axis >= 0; });

@@ -1,5 +1,6 @@
 #include "ops/kv_store.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <tuple>
@@ -17,7 +18,8 @@ namespace {
 // Inputs: cache, x, and positions int32 as a column that broadcasts to x.
 mx::array compose(const mx::array& cache, const mx::array& x, const mx::array& positions, mx::Stream s) {
   const auto steps = mx::expand_dims(mx::arange(x.shape(-2), mx::int32, s), 1, s);
-  const auto rows = mx::remainder(mx::add(positions, steps, s), mx::array(cache.shape(-2), mx::int32), s);
+  const mx::array end(std::max(cache.shape(-2), 1), mx::int32);
+  const auto rows = mx::remainder(mx::add(mx::remainder(positions, end, s), steps, s), end, s);
   return mx::put_along_axis(cache, mx::broadcast_to(rows, x.shape(), s), x, -2, s);
 }
 
@@ -98,6 +100,16 @@ class KvStore : public RowOp {
   }
 };
 
+// Positions as int32. Those of a wider dtype are counted around the end of the cache first.
+mx::array wrapped(const mx::array& position, const mx::array& cache, mx::Stream s) {
+  const auto dtype = position.dtype();
+  if (dtype.size() < 4 || dtype == mx::int32) {
+    return mx::astype(position, mx::int32, s);
+  }
+  const auto rows = mx::maximum(mx::number_of_elements(cache, {-2}, false, dtype, s), mx::array(1, dtype), s);
+  return mx::astype(mx::remainder(position, rows, s), mx::int32, s);
+}
+
 } // namespace
 
 mx::array kv_store(const mx::array& cache, const mx::array& x, const mx::array& position, mx::StreamOrDevice stream) {
@@ -122,7 +134,7 @@ mx::array kv_store(const mx::array& cache, const mx::array& x, const mx::array& 
   const auto s = mx::to_stream(stream);
   mx::Shape column(cache.ndim(), 1);
   column[0] = one_each ? cache.shape(0) : 1;
-  const auto positions = mx::reshape(mx::astype(position, mx::int32, s), column, s);
+  const auto positions = mx::reshape(wrapped(position, cache, s), column, s);
   const Arrays inputs{cache, mx::astype(x, cache.dtype(), s), positions};
   return make_outputs(std::make_shared<KvStore>(s), cache.dtype(), inputs)[0];
 }

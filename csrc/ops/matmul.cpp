@@ -82,18 +82,18 @@ class Matmul : public Op {
       : Op(stream), addends_(addends), parameters_(parameters) {
   }
 
-  std::vector<mx::array> vjp(
+  std::vector<mx::array> make_vjp(
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>& outputs
   ) override;
 
-  std::vector<mx::array> jvp(
+  std::vector<mx::array> make_jvp(
       const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
   ) override;
 
-  std::pair<std::vector<mx::array>, std::vector<int>> vmap(
+  std::pair<std::vector<mx::array>, std::vector<int>> make_vmap(
       const std::vector<mx::array>& inputs, const std::vector<int>& axes
   ) override;
 
@@ -211,7 +211,7 @@ mx::array Matmul::gradient_of_b(const mx::array& a, const mx::array& b, const mx
   return sum_to_shape(product(transposed(a, stream()), dz, alpha), b.shape(), stream());
 }
 
-std::vector<mx::array> Matmul::vjp(
+std::vector<mx::array> Matmul::make_vjp(
     const std::vector<mx::array>& primals,
     const std::vector<mx::array>& cotangents,
     const std::vector<int>& argnums,
@@ -243,7 +243,7 @@ std::vector<mx::array> Matmul::vjp(
   return gradients;
 }
 
-std::vector<mx::array> Matmul::jvp(
+std::vector<mx::array> Matmul::make_jvp(
     const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
 ) {
   const auto inputs = MatmulInputs::from(primals, addends_);
@@ -279,7 +279,7 @@ std::vector<mx::array> Matmul::jvp(
   return {*sum};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
+std::pair<std::vector<mx::array>, std::vector<int>> Matmul::make_vmap(
     const std::vector<mx::array>& inputs, const std::vector<int>& axes
 ) {
   const bool batched = std::any_of(axes.begin(), axes.end(), [](int axis) { return axis >= 0; });

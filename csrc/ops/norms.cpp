@@ -36,10 +36,6 @@ mx::array float32(const mx::array& x, mx::Stream s) {
   return mx::astype(x, mx::float32, s);
 }
 
-mx::array mean_of_rows(const mx::array& x, mx::Stream s) {
-  return mx::mean(x, -1, /* keepdims = */ true, s);
-}
-
 Arrays compose(const mx::array& x, const Optionals& optionals, const NormParameters& parameters, mx::Stream s) {
   const auto dtype = x.dtype();
   const auto& [residual, gate, weight, bias] = optionals;
@@ -47,8 +43,8 @@ Arrays compose(const mx::array& x, const Optionals& optionals, const NormParamet
   if (residual) {
     sum = mx::add(sum, float32(*residual, s), s);
   }
-  const auto centered = parameters.centered ? mx::subtract(sum, mean_of_rows(sum, s), s) : sum;
-  const auto variance = mean_of_rows(mx::square(centered, s), s);
+  const auto centered = parameters.centered ? mx::subtract(sum, mean_of_columns(sum, s), s) : sum;
+  const auto variance = mean_of_columns(mx::square(centered, s), s);
   auto y = mx::multiply(centered, mx::rsqrt(mx::add(variance, mx::array(parameters.eps), s), s), s);
   if (weight) {
     y = mx::multiply(y, mx::add(float32(*weight, s), mx::array(parameters.weight_offset), s), s);
@@ -138,13 +134,8 @@ class Norm : public RowOp {
   Present present_;
 };
 
-// The rows are first broadcast to one shape: a row that is added to many has as many sums.
-Arrays build(Arrays inputs, const NormParameters& parameters, const Present& present, mx::Stream s) {
-  const auto rows_end = inputs.begin() + 1 + present.residual + present.gate;
-  const auto rows = mx::broadcast_arrays(Arrays(inputs.begin(), rows_end), s);
-  std::copy(rows.begin(), rows.end(), inputs.begin());
-  const auto dtype = inputs[0].dtype();
-  return make_outputs(std::make_shared<Norm>(s, parameters, present), dtype, std::move(inputs));
+Arrays build(const Arrays& inputs, const NormParameters& parameters, const Present& present, mx::Stream s) {
+  return make_outputs(std::make_shared<Norm>(s, parameters, present), inputs[0].dtype(), inputs);
 }
 
 Arrays Norm::apply(const Arrays& inputs) {

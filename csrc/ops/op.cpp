@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <future>
+#include <string_view>
 #include <typeinfo>
+
+#include <unistd.h>
 
 #include <mlx/allocator.h>
 #include <mlx/backend/cpu/encoder.h>
@@ -11,6 +14,8 @@
 #include "backends/emulator/emulator.h"
 #include "backends/metal/metal.h"
 #include "launch/trace.h"
+#include "ops/deferred.h"
+#include "ops/refusal.h"
 
 namespace tessl {
 namespace {
@@ -47,6 +52,11 @@ void run_and_wait(mx::cpu::CommandEncoder& encoder, std::function<void()> task) 
   result.get();
 }
 
+Arrays joined(Arrays arrays, const Arrays& more) {
+  arrays.insert(arrays.end(), more.begin(), more.end());
+  return arrays;
+}
+
 std::vector<emulator::Buffer> buffers_of(const std::vector<mx::array>& arrays) {
   std::vector<emulator::Buffer> buffers(arrays.size());
   std::transform(arrays.begin(), arrays.end(), buffers.begin(), buffer_of);
@@ -54,6 +64,17 @@ std::vector<emulator::Buffer> buffers_of(const std::vector<mx::array>& arrays) {
 }
 
 } // namespace
+
+void check_memory(std::string_view op, const mx::Shape& shape, mx::Dtype dtype) {
+  static const double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  double needed = dtype.size();
+  for (int size : shape) {
+    needed *= size;
+  }
+  if (needed > bytes) {
+    refuse(op, "a result of shape ", shape, " takes ", needed / 1e9, " GB; this machine has ", bytes / 1e9, " GB");
+  }
+}
 
 Op::Op(mx::Stream stream) : Primitive(stream) {
   if (stream.device == mx::Device::cpu) {
@@ -68,6 +89,9 @@ void Op::allocate(const std::vector<mx::array>&, std::vector<mx::array>& outputs
 }
 
 void Op::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  for (const auto& output : outputs) {
+    check_memory(name(), output.shape(), output.dtype());
+  }
   if (emulation_) {
     Op::allocate(inputs, outputs);
   } else {
@@ -101,6 +125,9 @@ std::function<void()> Op::emulate(const std::vector<mx::array>& inputs, std::vec
 }
 
 void Op::eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  for (const auto& output : outputs) {
+    check_memory(name(), output.shape(), output.dtype());
+  }
   allocate(inputs, outputs);
   if (all_empty(outputs)) {
     return;
@@ -108,6 +135,58 @@ void Op::eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& 
   const auto planned = plan(inputs, outputs, metal::device_profile(device()));
   trace_launches(name(), "metal", planned);
   metal::encode(planned, inputs, outputs, stream());
+}
+
+Arrays Op::vjp(
+    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
+) {
+  if (!shapes_may_change()) {
+    return make_vjp(primals, cotangents, argnums, outputs);
+  }
+  const auto first_output = static_cast<int64_t>(primals.size() + cotangents.size());
+  auto all = joined(primals, cotangents);
+  if (vjp_reads_outputs()) {
+    all = joined(all, outputs);
+  }
+  auto build = [self = shared_from_this(), argnums, first_output, count = static_cast<int64_t>(primals.size())](
+                   const Arrays& x
+               ) {
+    const auto begin = x.begin();
+    return self->make_vjp(
+        {begin, begin + count}, {begin + count, begin + first_output}, argnums, {begin + first_output, x.end()}
+    );
+  };
+  return when_shapes_are_known(all, build, stream());
+}
+
+Arrays Op::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
+  auto build = [self = shared_from_this(), argnums, count = static_cast<int64_t>(primals.size())](const Arrays& x) {
+    return self->make_jvp({x.begin(), x.begin() + count}, {x.begin() + count, x.end()}, argnums);
+  };
+  return when_shapes_are_known(joined(primals, tangents), build, stream());
+}
+
+std::pair<Arrays, std::vector<int>> Op::vmap(const Arrays& inputs, const std::vector<int>& axes) {
+  if (!shapes_may_change()) {
+    return make_vmap(inputs, axes);
+  }
+  const auto mapped_axes = make_vmap(inputs, axes).second;
+  auto build = [self = shared_from_this(), axes](const Arrays& x) { return self->make_vmap(x, axes).first; };
+  return {when_shapes_are_known(inputs, build, stream()), mapped_axes};
+}
+
+Arrays Op::make_vjp(
+    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
+) {
+  return Primitive::vjp(primals, cotangents, argnums, outputs);
+}
+
+Arrays Op::make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
+  return Primitive::jvp(primals, tangents, argnums);
+}
+
+std::pair<Arrays, std::vector<int>> Op::make_vmap(const Arrays& inputs, const std::vector<int>& axes) {
+  return Primitive::vmap(inputs, axes);
 }
 
 bool Op::is_equivalent(const mx::Primitive& other) const {

@@ -6,6 +6,7 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/quantized_embedding.h"
+#include "ops/checks.h"
 #include "ops/op.h"
 #include "ops/quantization.h"
 #include "ops/quantized_embedding_plan.h"
@@ -58,18 +59,18 @@ class QuantizedEmbedding : public Op {
   QuantizedEmbedding(mx::Stream stream, const Quantization& quantization) : Op(stream), quantization_(quantization) {
   }
 
-  std::vector<mx::array> vjp(
+  std::vector<mx::array> make_vjp(
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>& outputs
   ) override;
 
-  std::vector<mx::array> jvp(
+  std::vector<mx::array> make_jvp(
       const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
   ) override;
 
-  std::pair<std::vector<mx::array>, std::vector<int>> vmap(
+  std::pair<std::vector<mx::array>, std::vector<int>> make_vmap(
       const std::vector<mx::array>& inputs, const std::vector<int>& axes
   ) override;
 
@@ -146,7 +147,7 @@ mx::array QuantizedEmbedding::scatter_groups(const mx::array& ids, const mx::arr
   return mx::astype(mx::scatter_add(zeros, rows, kept, 0, s), primal.dtype(), s);
 }
 
-std::vector<mx::array> QuantizedEmbedding::vjp(
+std::vector<mx::array> QuantizedEmbedding::make_vjp(
     const std::vector<mx::array>& primals,
     const std::vector<mx::array>& cotangents,
     const std::vector<int>& argnums,
@@ -175,7 +176,7 @@ std::vector<mx::array> QuantizedEmbedding::vjp(
 }
 
 // Linear in (scales, biases) together.
-std::vector<mx::array> QuantizedEmbedding::jvp(
+std::vector<mx::array> QuantizedEmbedding::make_jvp(
     const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
 ) {
   const auto s = stream();
@@ -198,7 +199,7 @@ std::vector<mx::array> QuantizedEmbedding::jvp(
 }
 
 // Mapped weights are one taller matrix, ids being moved to the rows of their own; one that is no row stays none.
-std::pair<std::vector<mx::array>, std::vector<int>> QuantizedEmbedding::vmap(
+std::pair<std::vector<mx::array>, std::vector<int>> QuantizedEmbedding::make_vmap(
     const std::vector<mx::array>& arrays, const std::vector<int>& axes
 ) {
   const auto s = stream();
@@ -237,6 +238,7 @@ std::pair<std::vector<mx::array>, std::vector<int>> QuantizedEmbedding::vmap(
 }
 
 mx::array build(const EmbeddingInputs& inputs, const Quantization& quantization, mx::Stream stream) {
+  check_memory(op_name, shape_of(inputs, quantization), dtype_of(inputs, quantization));
   auto list = inputs.list();
   list[0] = mx::contiguous(inputs.ids, false, stream);
   return mx::array(
@@ -245,20 +247,6 @@ mx::array build(const EmbeddingInputs& inputs, const Quantization& quantization,
       std::make_shared<QuantizedEmbedding>(stream, quantization),
       std::move(list)
   );
-}
-
-// As int32: what does not fit becomes the nearest that does, and is no row either.
-mx::array as_int32(const mx::array& ids, mx::Stream s) {
-  if (ids.dtype() == mx::int64) {
-    constexpr int64_t lowest = std::numeric_limits<int32_t>::min();
-    constexpr int64_t highest = std::numeric_limits<int32_t>::max();
-    return mx::astype(mx::clip(ids, mx::array(lowest, mx::int64), mx::array(highest, mx::int64), s), mx::int32, s);
-  }
-  if (ids.dtype() == mx::uint32 || ids.dtype() == mx::uint64) {
-    const auto highest = mx::astype(mx::array(std::numeric_limits<int32_t>::max(), mx::int32), ids.dtype(), s);
-    return mx::astype(mx::minimum(ids, highest, s), mx::int32, s);
-  }
-  return mx::astype(ids, mx::int32, s);
 }
 
 } // namespace

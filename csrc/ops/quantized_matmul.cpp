@@ -81,18 +81,18 @@ class QuantizedMatmul : public Op {
       : Op(stream), parameters_(parameters), has_bias_(has_bias) {
   }
 
-  std::vector<mx::array> vjp(
+  std::vector<mx::array> make_vjp(
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>& outputs
   ) override;
 
-  std::vector<mx::array> jvp(
+  std::vector<mx::array> make_jvp(
       const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
   ) override;
 
-  std::pair<std::vector<mx::array>, std::vector<int>> vmap(
+  std::pair<std::vector<mx::array>, std::vector<int>> make_vmap(
       const std::vector<mx::array>& inputs, const std::vector<int>& axes
   ) override;
 
@@ -221,7 +221,7 @@ mx::array QuantizedMatmul::sum_groups(const mx::array& gradient, const mx::Shape
   return sum_to_shape(mx::sum(groups, -1, false, s), shape, s);
 }
 
-std::vector<mx::array> QuantizedMatmul::vjp(
+std::vector<mx::array> QuantizedMatmul::make_vjp(
     const std::vector<mx::array>& primals,
     const std::vector<mx::array>& cotangents,
     const std::vector<int>& argnums,
@@ -274,7 +274,7 @@ std::vector<mx::array> QuantizedMatmul::vjp(
 }
 
 // The product is linear in x, and, weight = scale * code + bias, in (scales, biases) together.
-std::vector<mx::array> QuantizedMatmul::jvp(
+std::vector<mx::array> QuantizedMatmul::make_jvp(
     const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents, const std::vector<int>& argnums
 ) {
   const auto s = stream();
@@ -303,7 +303,7 @@ std::vector<mx::array> QuantizedMatmul::jvp(
   return {through_activation(inputs, mx::broadcast_to(*dz, shape_of(inputs, parameters_), s))};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(
+std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::make_vmap(
     const std::vector<mx::array>& inputs, const std::vector<int>& axes
 ) {
   const bool batched = std::any_of(axes.begin(), axes.end(), [](int axis) { return axis >= 0; });

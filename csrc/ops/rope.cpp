@@ -54,7 +54,7 @@ mx::array columns_of(const mx::array& x, int first, int last, int step, mx::Stre
 }
 
 mx::array normalize(const mx::array& x, const mx::array& weight, const RopeParameters& parameters, mx::Stream s) {
-  const auto variance = mx::mean(mx::square(x, s), -1, /* keepdims = */ true, s);
+  const auto variance = mean_of_columns(mx::square(x, s), s);
   const auto y = mx::multiply(x, mx::rsqrt(mx::add(variance, mx::array(parameters.eps), s), s), s);
   const auto w = mx::add(mx::astype(weight, mx::float32, s), mx::array(parameters.weight_offset), s);
   return mx::multiply(y, w, s);
@@ -200,7 +200,7 @@ class Rope : public RowOp {
 // Positions as an int32 column that broadcasts to x.
 mx::array column_of_positions(std::string_view op, const mx::array& positions, const mx::array& x, mx::Stream s) {
   check_integers(op, "positions", positions);
-  auto column = mx::expand_dims(mx::astype(positions, mx::int32, s), -1, s);
+  auto column = mx::expand_dims(as_int32(positions, s), -1, s);
   if (positions.ndim() == 2 && x.ndim() > 3) {
     std::vector<int> heads;
     for (int axis = 1; axis < static_cast<int>(x.ndim()) - 2; ++axis) {

@@ -36,7 +36,9 @@ bool all_empty(const Arrays& arrays) {
 
 // Derivatives of nothing are zeros. MLX's sum over an empty axis of a strided array never ends on a CPU, and some of
 // its ops refuse an empty array.
-Arrays RowOp::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
+Arrays RowOp::make_vjp(
+    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
+) {
   if (all_empty(cotangents)) {
     Arrays zeros;
     for (int i : argnums) {
@@ -47,7 +49,7 @@ Arrays RowOp::vjp(const Arrays& primals, const Arrays& cotangents, const std::ve
   return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), cotangents).second;
 }
 
-Arrays RowOp::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
+Arrays RowOp::make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   const auto shapes = output_shapes(primals);
   if (std::all_of(shapes.begin(), shapes.end(), is_empty)) {
     Arrays zeros;
@@ -59,7 +61,7 @@ Arrays RowOp::jvp(const Arrays& primals, const Arrays& tangents, const std::vect
   return mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
 }
 
-std::pair<Arrays, std::vector<int>> RowOp::vmap(const Arrays& inputs, const std::vector<int>& axes) {
+std::pair<Arrays, std::vector<int>> RowOp::make_vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const auto rows_end = axes.begin() + static_cast<int64_t>(row_inputs());
   if (std::any_of(rows_end, axes.end(), is_mapped)) {
     const auto outputs = mx::vmap(meaning(), axes)(inputs);
@@ -101,6 +103,11 @@ mx::Shape broadcast_shape(const Arrays& arrays) {
 
 cpu::RowsInput cpu_rows(const mx::array& input, const RowSource& source) {
   return {input.data<char>(), cpu::element_of(input.dtype()), source};
+}
+
+mx::array mean_of_columns(const mx::array& x, mx::Stream stream) {
+  const auto sums = mx::sum(x, -1, /* keepdims = */ true, stream);
+  return mx::multiply(sums, mx::array(1.0f / static_cast<float>(x.shape(-1))), stream);
 }
 
 void check_rows(std::string_view op, const char* argument, const mx::array& x) {

@@ -11,19 +11,19 @@
 
 namespace tessl {
 
-using Arrays = std::vector<mx::array>;
-
 // An op over rows, whose derivatives are those of its meaning in stock MLX ops. Its first inputs are rows: arrays that
 // broadcast from the right to one shape; the others serve all rows.
 class RowOp : public Op {
  public:
   using Op::Op;
 
-  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) final;
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) final;
+  Arrays make_vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
+  ) final;
+  Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) final;
 
   // Mapped rows are more rows of the same op; where another input is mapped it is the meaning that is mapped.
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) final;
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) final;
 
  protected:
   using Meaning = std::function<Arrays(const Arrays&)>;
@@ -47,6 +47,9 @@ mx::Shape broadcast_shape(const Arrays& arrays);
 
 // Rows that share a shape, as the CPU reads them: the data of `inputs`, by the strides of `rows`.
 cpu::RowsInput cpu_rows(const mx::array& input, const RowSource& source);
+
+// The mean of each row, [..., 1]. Not mx::mean, whose count of elements has no jvp within a shapeless compile.
+mx::array mean_of_columns(const mx::array& x, mx::Stream stream);
 
 // 1 to ROWS_MAX_DIMS + 1 dimensions, and a last one that is not empty.
 void check_rows(std::string_view op, const char* argument, const mx::array& x);

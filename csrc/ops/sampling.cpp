@@ -19,7 +19,7 @@ class Sampling : public Op {
   Sampling(mx::Stream stream, const SamplingParameters& parameters) : Op(stream), parameters_(parameters) {
   }
 
-  Arrays vjp(const Arrays& primals, const Arrays&, const std::vector<int>& argnums, const Arrays&) override {
+  Arrays make_vjp(const Arrays& primals, const Arrays&, const std::vector<int>& argnums, const Arrays&) override {
     Arrays zeros;
     for (int i : argnums) {
       zeros.push_back(mx::zeros_like(primals[i], stream()));
@@ -27,11 +27,11 @@ class Sampling : public Op {
     return zeros;
   }
 
-  Arrays jvp(const Arrays& primals, const Arrays&, const std::vector<int>&) override {
+  Arrays make_jvp(const Arrays& primals, const Arrays&, const std::vector<int>&) override {
     return {mx::zeros(output_shapes(primals)[0], mx::uint32, stream())};
   }
 
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+  std::pair<Arrays, std::vector<int>> make_vmap(const Arrays& inputs, const std::vector<int>& axes) override {
     const auto stacked = stack_rows(inputs, axes, stream());
     const auto primitive = std::make_shared<Sampling>(stream(), parameters_);
     return {make_outputs(primitive, mx::uint32, stacked.value_or(inputs)), {stacked ? 0 : -1}};

@@ -15,7 +15,7 @@ namespace {
 // Means as a product with a matrix of 1 / length: a row of no segment is hidden from it, for it may hold NaN.
 mx::array compose(const mx::array& x, const mx::array& starts, const mx::array& lengths, mx::Stream s) {
   const auto rows = mx::arange(x.shape(0), mx::int32, s);
-  const auto start = mx::expand_dims(starts, 1, s);
+  const auto start = mx::expand_dims(mx::astype(starts, mx::int64, s), 1, s);
   const auto end = mx::add(start, mx::expand_dims(lengths, 1, s), s);
   const auto inside = mx::logical_and(mx::greater_equal(rows, start, s), mx::less(rows, end, s), s);
   const auto members = mx::astype(inside, mx::float32, s);
@@ -79,6 +79,27 @@ class SegmentMean : public RowOp {
   }
 };
 
+// As int64: what does not fit becomes a number whose sums still do, far beyond every array.
+mx::array as_int64(const mx::array& x, mx::Stream s) {
+  constexpr int64_t far = int64_t{1} << 62;
+  if (x.dtype() == mx::uint64) {
+    return mx::astype(mx::minimum(x, mx::array(far, mx::uint64), s), mx::int64, s);
+  }
+  return mx::clip(mx::astype(x, mx::int64, s), mx::array(-far, mx::int64), mx::array(far, mx::int64), s);
+}
+
+// Starts and lengths as int32. A segment that does not fit is cut to its rows from 0 on: the others never exist.
+std::pair<mx::array, mx::array> as_segments(const mx::array& starts, const mx::array& lengths, mx::Stream s) {
+  auto fits = [](mx::Dtype dtype) { return dtype.size() < 4 || dtype == mx::int32; };
+  if (fits(starts.dtype()) && fits(lengths.dtype())) {
+    return {as_int32(starts, s), as_int32(lengths, s)};
+  }
+  const auto start = as_int64(starts, s);
+  const auto first = mx::maximum(start, mx::array(0, mx::int64), s);
+  const auto count = mx::subtract(mx::add(start, as_int64(lengths, s), s), first, s);
+  return {as_int32(first, s), as_int32(count, s)};
+}
+
 } // namespace
 
 mx::array segment_mean(
@@ -97,7 +118,8 @@ mx::array segment_mean(
   }
   const auto dtype = check_dtypes(op, {x});
   const auto s = mx::to_stream(stream);
-  const Arrays inputs{x, mx::astype(starts, mx::int32, s), mx::astype(lengths, mx::int32, s)};
+  const auto segments = as_segments(starts, lengths, s);
+  const Arrays inputs{x, segments.first, segments.second};
   return make_outputs(std::make_shared<SegmentMean>(s), dtype, inputs)[0];
 }
 

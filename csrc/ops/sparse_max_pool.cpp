@@ -51,15 +51,21 @@ mx::array compose(const SparseMaxPoolInputs& inputs, const SparseMaxPoolParamete
   if (hidden.shape(-2) == 0) {
     return mx::zeros({hidden.shape(0), weight.shape(0)}, hidden.dtype(), s);
   }
-  auto logits = mx::matmul(wide(hidden), mx::swapaxes(wide(weight), -1, -2, s), s);
+  // What no row counts is hidden before anything is computed of it: a gradient of zero through a NaN would be NaN.
+  std::optional<mx::array> counts;
+  auto tokens = wide(hidden);
+  if (lengths) {
+    const auto t = mx::arange(hidden.shape(-2), mx::int32, s);
+    counts = mx::expand_dims(mx::less(t, mx::expand_dims(*lengths, -1, s), s), -1, s);
+    tokens = mx::where(*counts, tokens, mx::array(0.0f), s);
+  }
+  auto logits = mx::matmul(tokens, mx::swapaxes(wide(weight), -1, -2, s), s);
   if (bias) {
     logits = mx::add(logits, wide(*bias), s);
   }
   auto values = parameters.sums ? activate(logits, parameters, s) : logits;
-  if (lengths) {
-    const auto tokens = mx::arange(hidden.shape(-2), mx::int32, s);
-    const auto counts = mx::expand_dims(mx::less(tokens, mx::expand_dims(*lengths, -1, s), s), -1, s);
-    values = mx::where(counts, values, mx::array(parameters.sums ? 0.0f : -std::numeric_limits<float>::infinity()), s);
+  if (counts) {
+    values = mx::where(*counts, values, mx::array(parameters.sums ? 0.0f : -std::numeric_limits<float>::infinity()), s);
   }
   const auto pooled = parameters.sums ? mx::sum(values, -2, /* keepdims = */ false, s)
                                       : activate(mx::max(values, -2, /* keepdims = */ false, s), parameters, s);
@@ -206,7 +212,7 @@ mx::array sparse_max_pool(
   const auto s = mx::to_stream(stream);
   auto inputs = promote(operands, dtype, s);
   if (lengths) {
-    inputs.push_back(mx::astype(*lengths, mx::int32, s));
+    inputs.push_back(as_int32(*lengths, s));
   }
   return make_outputs(std::make_shared<SparseMaxPool>(s, parameters), dtype, inputs)[0];
 }

@@ -56,9 +56,9 @@ def attention(
         accumulated in float32.
 
     Raises:
-        ValueError: Shapes that do not fit, a dtype other than those three, a mask that is neither ``"causal"`` nor an
-            array of booleans or floats, lengths or starts that are not integers, a negative window, a softcap that is
-            not positive, a scale that is not finite, an unknown ``precision``.
+        ValueError: Shapes that do not fit, no heads, a dtype other than those three, a mask that is neither
+            ``"causal"`` nor an array of booleans or floats, lengths or starts that are not integers, a negative window,
+            a softcap that is not positive, a scale that is not finite, an unknown ``precision``.
     """
     op = reference.attention if takes_twin(stream) else _ext.attention
     return op(
@@ -67,7 +67,7 @@ def attention(
         v,
         scale=scale,
         mask=mask,
-        window=window,
+        window=_within_int32(window),
         lengths=lengths,
         starts=starts,
         sinks=sinks,
@@ -76,3 +76,12 @@ def attention(
         precision=precision,
         stream=stream,
     )
+
+
+def _within_int32(window: Window | None) -> Window | None:
+    """A reach beyond any number of keys is none."""
+
+    def reach(side: int | None) -> int | None:
+        return None if isinstance(side, int) and side >= 2**31 else side
+
+    return tuple(map(reach, window)) if isinstance(window, tuple) else reach(window)  # type: ignore[return-value]

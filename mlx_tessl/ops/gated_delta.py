@@ -52,8 +52,8 @@ def gated_delta(
         the state after each row's last token, ``[B, Hv, Dv, Dk]`` float32.
 
     Raises:
-        ValueError: Shapes that do not fit, both or neither of ``gates`` and ``g, beta``, a dtype other than float32,
-            float16 or bfloat16.
+        ValueError: Shapes that do not fit, no heads, ``Dk = 0``, ``Dv = 0``, both or neither of ``gates`` and
+            ``g, beta``, a dtype other than float32, float16 or bfloat16, complex numbers.
 
     Source: Yang, Kautz and Hatamizadeh, arXiv 2412.06464; the chunk form is that of Yang et al., arXiv 2406.06484.
     """

@@ -5,6 +5,7 @@ from typing import Literal
 
 import mlx.core as mx
 
+from .integers import as_int32
 from .streams import Stream, on
 
 Mask = Literal["causal"] | mx.array
@@ -108,9 +109,9 @@ def _padding_rules(keys: int, own_keys: int, lengths: mx.array | None, starts: m
     key = mx.arange(own_keys - keys, own_keys)
     rules = []
     if lengths is not None:
-        rules.append(mx.logical_or(key < 0, key < lengths.reshape(-1, 1, 1, 1, 1)))
+        rules.append(mx.logical_or(key < 0, key < as_int32(lengths).reshape(-1, 1, 1, 1, 1)))
     if starts is not None:
-        rules.append(mx.logical_or(key < 0, key >= starts.reshape(-1, 1, 1, 1, 1)))
+        rules.append(mx.logical_or(key < 0, key >= as_int32(starts).reshape(-1, 1, 1, 1, 1)))
     return rules
 
 

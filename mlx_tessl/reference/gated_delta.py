@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from .integers import as_int32
 from .streams import Stream, on
 
 Gates = tuple[mx.array, mx.array, mx.array, mx.array]
@@ -26,25 +27,22 @@ def gated_delta(
     """Twin of :func:`mlx_tessl.gated_delta`: whole chunks of 64 tokens by matrix products, one after another."""
     with on(stream):
         (B, T, Hk, Dk), (Hv, Dv) = q.shape, v.shape[2:]
+        inside = visible_tokens(B, T, starts, lengths)
         if gates is not None:
             a, b, A_log, dt_bias = gates
             dtype = mx.result_type(q, k, v, a, b)
-            g, beta = decay_and_strength(a, b, A_log, dt_bias)
+            g, beta = decay_and_strength(_hidden(a, inside), _hidden(b, inside), A_log, dt_bias)
         else:
             assert g is not None
             assert beta is not None
             dtype = mx.result_type(q, k, v)
-        q, k, v, g, beta = (x.astype(mx.float32) for x in (q, k, v, g, beta))
+        # A token outside of its row's range neither decays the state nor adds to it. What it holds is hidden before
+        # anything is computed of it: a gradient of zero through a NaN would be NaN.
+        q, k, v, g, beta = (_hidden(x.astype(mx.float32), inside) for x in (q, k, v, g, beta))
         if normalize_qk:
             q, k = _l2_normalize(q) * Dk**-0.5, _l2_normalize(k)
         state = mx.zeros((Hv, Dv, Dk)) if state is None else state.astype(mx.float32)
         S = mx.broadcast_to(state, (B, Hv, Dv, Dk)).swapaxes(-1, -2)
-
-        # A token outside of its row's range neither decays the state nor adds to it.
-        inside = visible_tokens(B, T, starts, lengths)
-        if inside is not None:
-            q, k, v = (mx.where(inside[..., None, None], x, 0.0) for x in (q, k, v))
-            g, beta = (mx.where(inside[..., None], x, 0.0) for x in (g, beta))
         q, k = (mx.repeat(x, Hv // Hk, axis=2) for x in (q, k))
         y, S = _over_chunks(q, k, v, g, beta, S)
         return y.astype(dtype), S.swapaxes(-1, -2)
@@ -61,11 +59,18 @@ def visible_tokens(B: int, T: int, starts: mx.array | None, lengths: mx.array | 
     inside = None
     t = mx.arange(T)
     if starts is not None:
-        inside = mx.broadcast_to(t >= starts[:, None], (B, T))
+        inside = mx.broadcast_to(t >= as_int32(starts)[:, None], (B, T))
     if lengths is not None:
-        before_end = mx.broadcast_to(t < lengths[:, None], (B, T))
+        before_end = mx.broadcast_to(t < as_int32(lengths)[:, None], (B, T))
         inside = before_end if inside is None else mx.logical_and(inside, before_end)
     return inside
+
+
+def _hidden(x: mx.array, inside: mx.array | None) -> mx.array:
+    """``x [B, T, ...]`` with zeros for the tokens that are not inside."""
+    if inside is None:
+        return x
+    return mx.where(inside.reshape(*inside.shape, *[1] * (x.ndim - 2)), x, mx.array(0.0, x.dtype))
 
 
 def _l2_normalize(x: mx.array) -> mx.array:

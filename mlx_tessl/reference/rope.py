@@ -3,6 +3,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
+from .integers import as_int32
 from .streams import Stream, on
 
 
@@ -76,7 +77,7 @@ def qk_norm_rope(
 def _rotate(x: mx.array, positions: mx.array, inv_freq: mx.array, rotary_dim: int, interleaved: bool) -> mx.array:
     if positions.ndim == 2 and x.ndim > 3:
         positions = positions.reshape(positions.shape[0], *[1] * (x.ndim - 3), positions.shape[1])
-    angles = positions[..., None].astype(mx.float32) * inv_freq.astype(mx.float32)
+    angles = as_int32(positions)[..., None].astype(mx.float32) * inv_freq.astype(mx.float32)
     cosine, sine = mx.cos(angles), mx.sin(angles)
     rotary, rest = x[..., :rotary_dim], x[..., rotary_dim:]
     if interleaved:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from .integers import as_int64
 from .streams import Stream, on
 
 
@@ -12,6 +13,7 @@ def segment_mean(x: mx.array, starts: mx.array, lengths: mx.array, *, stream: St
     """
     with on(stream):
         rows = mx.arange(x.shape[0])
+        starts, lengths = as_int64(starts), as_int64(lengths)
         inside = mx.logical_and(rows >= starts[:, None], rows < (starts + lengths)[:, None])
         count = mx.maximum(mx.sum(inside, axis=1, keepdims=True), 1)
         visible = mx.where(mx.any(inside, axis=0)[:, None], x.astype(mx.float32), 0.0)

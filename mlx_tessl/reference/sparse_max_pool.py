@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from .integers import as_int32
 from .streams import Stream, on
 
 
@@ -23,14 +24,20 @@ def sparse_max_pool(
         rows, tokens, _ = hidden.shape
         if tokens == 0:
             return mx.zeros((rows, weight.shape[0]), dtype)
-        logits = mx.matmul(hidden.astype(mx.float32), weight.astype(mx.float32).T)
+        hidden = hidden.astype(mx.float32)
+        counts = None
+        if (
+            lengths is not None
+        ):  # hidden before anything is computed of it: a gradient of zero through a NaN would be NaN
+            counts = (mx.arange(tokens) < as_int32(lengths)[:, None])[..., None]
+            hidden = mx.where(counts, hidden, 0.0)
+        logits = mx.matmul(hidden, weight.astype(mx.float32).T)
         if bias is not None:
             logits = logits + bias.astype(mx.float32)
         weights = mx.log1p(mx.maximum(logits, 0.0))
         if activation == "log1p_log1p_relu":
             weights = mx.log1p(weights)
-        if lengths is not None:
-            counts = mx.arange(tokens) < lengths[:, None]
-            weights = mx.where(counts[..., None], weights, 0.0)
+        if counts is not None:
+            weights = mx.where(counts, weights, 0.0)
         pooled = weights.max(axis=1) if pooling == "max" else weights.sum(axis=1)
         return pooled.astype(dtype)

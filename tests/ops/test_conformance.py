@@ -306,3 +306,10 @@ def test_not_an_array(spec: OpSpec) -> None:
     names = list(spec.cases[0].shapes)
     with pytest.raises(TypeError):
         spec.op(**dict.fromkeys(names, 1.0))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+def test_not_a_stream(spec: OpSpec) -> None:
+    case = spec.cases[0]
+    with pytest.raises(ValueError, match=r"^\[mlx_tessl\] stream is 'cpu'; it must be a stream, a device or None"):
+        spec.op(**make(case, "float32"), **fixed(case), stream="cpu")

@@ -110,6 +110,12 @@ GATED_DELTA = OpSpec(
         Refusal("g", {**_FEW, "g": (2, 2, 1)}, "g has shape (2,2,1); it must be (2,2,2)"),
         Refusal("beta", {**_FEW, "beta": (2, 2)}, "beta has shape (2,2)"),
         Refusal("state", {**_FEW, "state": (3, 2, 5, 6)}, "state has shape (3,2,5,6); it must be (2,2,5,6)"),
+        Refusal(
+            "complex_state",
+            {**_FEW, "state": (2, 2, 5, 6)},
+            "state has dtype complex64; it must be real",
+            dtypes={"state": "complex64"},
+        ),
         Refusal("neither", {name: _FEW[name] for name in "qkv"}, "either g and beta, or gates"),
         Refusal("int", _FEW, "int32", dtypes=dict.fromkeys("qkv", "int32")),
         Refusal("starts", _FEW, "starts has shape (3)", integers={"starts": np.zeros(3, np.int32)}),
