@@ -109,10 +109,11 @@ def _weights(words: Any, scales: Any, biases: Any) -> np.ndarray:
 
 
 def results(options: argparse.Namespace) -> dict[str, Any]:
-    samples = harness.alternate(__file__, ["mlx"], options)
     rows = []
-    for case in CASES:
-        times = {method: harness.summary(seconds) for method, seconds in samples.get(case.name, {}).items()}
+    for case in [case for case in CASES if options.only in case.name]:
+        turn = argparse.Namespace(**{**vars(options), "only": case.name})
+        samples = harness.alternate(__file__, ["mlx"], turn)[case.name]
+        times = {method: harness.summary(seconds) for method, seconds in samples.items()}
         for method, summary in times.items():
             stock = times["mx" + method[2:]]["median"]
             rows.append(

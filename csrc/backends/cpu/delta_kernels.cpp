@@ -10,14 +10,6 @@ namespace {
 // Decays below this are taken as 0: what is left of them is nothing, and denormals are slow.
 constexpr float least_decay = 1e-30f;
 
-TESSL_INLINE float sum_lanes(Floats x) {
-  float sum = 0.0f;
-  for (int i = 0; i < lanes; ++i) {
-    sum += x[i];
-  }
-  return sum;
-}
-
 TESSL_INLINE Floats get(const float* source, int64_t count) {
   return count >= lanes ? load(source) : load_first(source, count);
 }

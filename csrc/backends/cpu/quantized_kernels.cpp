@@ -7,10 +7,20 @@
 namespace tessl::cpu::TESSL_CPU_ISA {
 namespace {
 
-// Decoding reads 32 bits wherever a few are wanted: up to 3 bytes beyond the last value.
-constexpr int64_t overread = 4;
+// Decoding reads 32 or 128 bits wherever a few are wanted: up to 6 bytes beyond the last value, which a group that
+// follows always has.
+constexpr int64_t overread = 8;
 
 constexpr int64_t max_group_bytes = 128;
+
+// Whether decoding reads no more than it should.
+#if defined(__AVX512F__)
+template <int Bits>
+constexpr bool reads_exactly = Bits == 2 || Bits == 4 || Bits == 8;
+#else
+template <int Bits>
+constexpr bool reads_exactly = Bits == 8;
+#endif
 
 TESSL_INLINE uint32_t read_word(const uint8_t* bytes) {
   uint32_t word;
@@ -33,6 +43,33 @@ TESSL_INLINE Words widen_bytes(const uint8_t* bytes) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// The values [index, index + 16) of a stream of Bits < 8 bits each, other bits above them; index is a multiple of 16. A
+// value lies in the two 16-bit words from the one on where it begins.
+template <int Bits>
+TESSL_INLINE Words unpack_low(const uint8_t* stream, int64_t index) {
+  typedef uint16_t Pairs __attribute__((vector_size(64)));
+  const uint8_t* bytes = stream + static_cast<uint64_t>(index) * Bits / 8;
+  __m128i packed;
+  if constexpr (Bits == 2) {
+    packed = _mm_cvtsi32_si128(read<int32_t>(bytes));
+  } else if constexpr (Bits <= 4) {
+    packed = _mm_cvtsi64_si128(read<int64_t>(bytes));
+  } else {
+    packed = read<__m128i>(bytes);
+  }
+  Pairs places;
+  Words shifts;
+  for (int i = 0; i < lanes; ++i) {
+    places[2 * i] = static_cast<uint16_t>(i * Bits / 16);
+    places[2 * i + 1] = static_cast<uint16_t>(i * Bits / 16 + 1);
+    shifts[i] = static_cast<uint32_t>(i * Bits % 16);
+  }
+  const auto pairs = _mm512_maskz_permutexvar_epi16(~0u, (__m512i)places, _mm512_zextsi128_si512(packed));
+  return (Words)pairs >> shifts;
+}
+#endif
+
 // The values [index, index + lanes) of a stream of Bits bits each; index is a multiple of lanes. Four values lie in at
 // most 24 bits from a whole or a half byte on, so that a word read from that byte holds them all.
 template <int Bits>
@@ -40,6 +77,9 @@ TESSL_INLINE Words unpack(const uint8_t* stream, int64_t index) {
   if constexpr (Bits == 8) {
     return widen_bytes(stream + index);
   } else {
+#if defined(__AVX512F__)
+    return unpack_low<Bits>(stream, index) & ((1u << Bits) - 1);
+#else
     const auto first_bit = static_cast<uint64_t>(index) * Bits;
     const uint8_t* bytes = stream + first_bit / 8;
     const uint32_t half_byte = lanes * Bits % 8 == 0 ? 0 : static_cast<uint32_t>(first_bit % 8);
@@ -57,16 +97,18 @@ TESSL_INLINE Words unpack(const uint8_t* stream, int64_t index) {
       }
     }
     return (words >> (shifts + half_byte)) & ((1u << Bits) - 1);
+#endif
   }
 }
 
+// Formats: what the codes of values mean.
 template <int Bits>
 struct Unsigned {
   static constexpr int bits = Bits;
   static constexpr bool has_bias = true;
 
-  TESSL_INLINE Floats decode(const uint8_t* stream, int64_t index) {
-    return to_floats(unpack<Bits>(stream, index));
+  TESSL_INLINE Floats decode(Words code) {
+    return to_floats(code);
   }
 };
 
@@ -75,8 +117,7 @@ struct E2M1 {
   static constexpr int bits = 4;
   static constexpr bool has_bias = false;
 
-  TESSL_INLINE Floats decode(const uint8_t* stream, int64_t index) {
-    const Words code = unpack<4>(stream, index);
+  TESSL_INLINE Floats decode(Words code) {
     const Words sign = (code & 8u) << 28;
 #if defined(__AVX2__) && !defined(__AVX512F__)
     const Floats table = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
@@ -95,8 +136,7 @@ struct E4M3 {
   static constexpr int bits = 8;
   static constexpr bool has_bias = false;
 
-  TESSL_INLINE Floats decode(const uint8_t* stream, int64_t index) {
-    const Words code = unpack<8>(stream, index);
+  TESSL_INLINE Floats decode(Words code) {
     const Words magnitude = code & 0x7fu;
     const Words normal = (magnitude << 20) + (120u << 23);
     const Words denormal = (Words)(to_floats(magnitude) * 0x1p-9f);
@@ -105,6 +145,48 @@ struct E4M3 {
     return (Floats)((magnitude == 0x7fu ? nan : value) | (code & 0x80u) << 24);
   }
 };
+
+template <typename Format>
+TESSL_INLINE Floats weights_of(Words code, float scale, float bias) {
+  const Floats values = Format::decode(code);
+  return Format::has_bias ? scale * values + bias : scale * values;
+}
+
+// The weights of one group.
+template <typename Format>
+struct Group {
+  const float scale, bias;
+
+  [[gnu::always_inline]] Floats weights(const uint8_t* stream, int64_t index) const {
+    return weights_of<Format>(unpack<Format::bits>(stream, index), scale, bias);
+  }
+};
+
+#if defined(__AVX512F__)
+// The few that there can be stand in a table, where the low four bits of an index choose one.
+template <typename Format>
+  requires(Format::bits <= 4)
+struct Group<Format> {
+  const Floats table;
+
+  [[gnu::always_inline]] Group(float scale, float bias) : table(weights_of<Format>(codes(), scale, bias)) {
+  }
+
+  [[gnu::always_inline]] Floats weights(const uint8_t* stream, int64_t index) const {
+    const Words code = unpack_low<Format::bits>(stream, index);
+    return (Floats)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)code, (__m512)table);
+  }
+
+ private:
+  TESSL_INLINE Words codes() {
+    Words codes;
+    for (int i = 0; i < lanes; ++i) {
+      codes[i] = static_cast<uint32_t>(i) & ((1u << Format::bits) - 1);
+    }
+    return codes;
+  }
+};
+#endif
 
 // Calls f(Format{}).
 template <typename Function>
@@ -134,8 +216,8 @@ TESSL_INLINE void with_format(const Quantization& quantization, Function f) {
   }
 }
 
-// Calls f(stream, first, count, scale, bias) for each group's part of [begin, end): `count` values from value `first`
-// of `stream` on. The last of a row are read from a copy, which may be read beyond its end.
+// Calls f(group, stream, first, count) for each group's part of [begin, end): `count` values from value `first` of
+// `stream` on. Where reading goes beyond the end, the last of a row are read from a copy.
 template <typename Format, typename Function>
 TESSL_INLINE void for_each_group(
     const Quantization& quantization, const PackedRow& row, int64_t begin, int64_t end, Function f
@@ -147,12 +229,12 @@ TESSL_INLINE void for_each_group(
   while (begin < end) {
     const int64_t group_end = (group + 1) * group_size;
     const int64_t count = (group_end < end ? group_end : end) - begin;
-    const float bias = Format::has_bias ? row.biases[group] : 0.0f;
-    if (begin + count < row.values) {
-      f(stream, begin, count, row.scales[group], bias);
+    const Group<Format> weights{row.scales[group], Format::has_bias ? row.biases[group] : 0.0f};
+    if (reads_exactly<Format::bits> || begin + count < row.values) {
+      f(weights, stream, begin, count);
     } else {
       std::memcpy(last, stream + begin * Format::bits / 8, static_cast<size_t>(count * Format::bits / 8));
-      f(last, 0, count, row.scales[group], bias);
+      f(weights, last, 0, count);
     }
     begin += count;
     ++group;
@@ -160,31 +242,17 @@ TESSL_INLINE void for_each_group(
 }
 
 template <typename Format>
-TESSL_INLINE Floats weights(const uint8_t* stream, int64_t index, float scale, float bias) {
-  const Floats values = Format::decode(stream, index);
-  return Format::has_bias ? scale * values + bias : scale * values;
-}
-
-template <typename Format>
 void dequantize_row(
     const Quantization& quantization, float* target, const PackedRow& row, int64_t begin, int64_t count
 ) {
-  const auto decode_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
+  const auto decode_group = [&](const Group<Format>& group, const uint8_t* stream, int64_t first, int64_t values)
                                 __attribute__((always_inline)) {
                                   for (int64_t i = 0; i < values; i += lanes) {
-                                    store(target + i, weights<Format>(stream, first + i, scale, bias));
+                                    store(target + i, group.weights(stream, first + i));
                                   }
                                   target += values;
                                 };
   for_each_group<Format>(quantization, row, begin, begin + count, decode_group);
-}
-
-TESSL_INLINE float sum_lanes(Floats x) {
-  float sum = 0.0f;
-  for (int i = 0; i < lanes; ++i) {
-    sum += x[i];
-  }
-  return sum;
 }
 
 // Two accumulators a row, taken in turns, hide the latency of their additions. A row's bits do not depend on how many
@@ -195,10 +263,10 @@ void dot_row(
 ) {
   constexpr int chains = 2;
   Floats accumulators[chains][Rows] = {};
-  const auto add_group = [&](const uint8_t* stream, int64_t first, int64_t values, float scale, float bias)
+  const auto add_group = [&](const Group<Format>& group, const uint8_t* stream, int64_t first, int64_t values)
                              __attribute__((always_inline)) {
                                const auto add = [&](int chain, int64_t i) __attribute__((always_inline)) {
-                                 const Floats w = weights<Format>(stream, first + i, scale, bias);
+                                 const Floats w = group.weights(stream, first + i);
                                  for (int m = 0; m < Rows; ++m) {
                                    accumulators[chain][m] += w * load(a + m * lda + i);
                                  }

@@ -54,14 +54,6 @@ TESSL_INLINE void over(int64_t count, Function f) {
   }
 }
 
-TESSL_INLINE float sum_lanes(Floats x) {
-  float sum = 0.0f;
-  for (int i = 0; i < lanes; ++i) {
-    sum += x[i];
-  }
-  return sum;
-}
-
 // The sum of f(i, step) over a row, in two accumulators: one is bound by the latency of an addition.
 template <typename Function>
 TESSL_INLINE float sum_over(int64_t count, Function f) {

@@ -146,14 +146,6 @@ void finish(Element element, void* out, const float* sums, const EpilogueRow& ro
   with_type(element, [&](auto type) { finish_row(static_cast<decltype(type)*>(out), sums, row, count); });
 }
 
-TESSL_INLINE float sum_lanes(Floats x) {
-  float sum = 0.0f;
-  for (int i = 0; i < lanes; ++i) {
-    sum += x[i];
-  }
-  return sum;
-}
-
 // Rows x Columns dot products of length K, the accumulators in registers.
 template <int Rows, int Columns, typename T>
 void dot_block(float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t K) {

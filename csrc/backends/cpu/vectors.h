@@ -55,6 +55,20 @@ TESSL_INLINE Floats magnitude(Floats x) {
   return (Floats)((Words)x & 0x7fffffffu);
 }
 
+// By halves: one lane after the other would wait for each addition.
+TESSL_INLINE float sum_lanes(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)x);
+#else
+#if defined(__AVX__)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+#else
+  const Floats four = x;
+#endif
+  return (four[0] + four[2]) + (four[1] + four[3]);
+#endif
+}
+
 // GCC 12 takes four instructions for a conversion that the CPU has as one.
 TESSL_INLINE Words widen(Halves h) {
 #if defined(__AVX512F__)
