@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from . import _ext
@@ -43,7 +44,7 @@ def emulate(
         for a table.
 
     Raises:
-        ValueError: Unknown ``gpu``, ``macos`` or ``order``.
+        ValueError: Unknown ``gpu``, ``macos`` or ``order``, a ``seed`` or an ``ulp_noise`` that cannot be.
         RuntimeError: No compiler was found; or, at evaluation, a check found something: the message names the kernel.
 
     >>> with mt.emulate(gpu="m1", macos="15.0", check=True) as meter:
@@ -51,15 +52,34 @@ def emulate(
     >>> meter[0].kernel
     'matmul_portable_nn_float32_32x32'
     """
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"[mlx_tessl.emulate] seed is {seed!r}; it must be an integer in 0..2^64 - 1")
+    if not 0 <= ulp_noise < float("inf"):
+        raise ValueError(f"[mlx_tessl.emulate] ulp_noise is {ulp_noise}; it must be finite and not negative")
     _configure()
     _ext.push_emulation(gpu, macos, check=check, order=order, seed=seed, ulp_noise=ulp_noise)
     meter = Meter()
-    runtime.take_readings()
+    _read_meters()
+    _running.append(meter)
     try:
         yield meter
     finally:
         _ext.pop_emulation()
-        meter.extend(runtime.take_readings())
+        _read_meters()
+        _running[:] = [other for other in _running if other is not meter]
+
+
+# Meters of the blocks that have not ended, in all threads.
+_running: list[Meter] = []
+_reading = Lock()
+
+
+def _read_meters() -> None:
+    """Gives what was evaluated since the last time to every block that was running."""
+    with _reading:
+        readings = list(runtime.take_readings())
+        for meter in _running:
+            meter.extend(readings)
 
 
 @cache

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+import mlx_tessl as mt
 from mlx_tessl.emulator.flops import count_flops, operations
 from mlx_tessl.emulator.meter import Meter
 from mlx_tessl.emulator.runtime import Out
@@ -100,3 +103,23 @@ def test_a_table() -> None:
     assert lines[3].startswith("total")
     assert meter.total().threadgroups == 4
     assert len({len(line) for line in lines}) == 1
+
+
+def test_a_block_within_a_block_is_part_of_both() -> None:
+    a = mx.ones((3, 3))
+    with mt.emulate(gpu="m1") as outer:
+        mx.eval(mt.matmul(a, a))
+        with mt.emulate(gpu="m1") as inner:
+            mx.eval(mt.matmul(a, a))
+        assert len(inner) == 1
+        mx.eval(mt.matmul(a, a))
+    assert (len(outer), len(inner)) == (3, 1)
+
+
+@pytest.mark.parametrize("bad", [{"seed": -1}, {"seed": 1.5}, {"ulp_noise": float("nan")}, {"ulp_noise": -1.0}])
+def test_numbers_that_cannot_be(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^\[mlx_tessl.emulate\] (seed|ulp_noise) is"), mt.emulate(**bad):
+        pass
+    with mt.trace() as entries:
+        mx.eval(mt.matmul(mx.ones((3, 3)), mx.ones((3, 3))))
+    assert [entry.backend for entry in entries] == ["cpu"]
