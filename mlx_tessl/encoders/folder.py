@@ -25,9 +25,14 @@ def find_folder(path_or_id: str | os.PathLike[str], revision: str | None = None)
     name = os.fspath(path_or_id)
     if folder.exists():
         raise ValueError(f"[encoders] {name} is a file; a checkpoint is a folder")
-    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+    if not is_hub_id(name):
         raise ValueError(f"[encoders] there is no folder {name}")
     return _download(name, revision)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether the hub could have a repository of this name; what it could not have is a path."""
+    return bool(_HUB_ID.fullmatch(name)) and not name.startswith(".")
 
 
 def _download(hub_id: str, revision: str | None) -> Path:

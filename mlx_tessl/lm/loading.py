@@ -6,22 +6,32 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
 import mlx.nn as nn
+
+from ..encoders.folder import is_hub_id
+from ..models.checkpoint import read_json
 
 # model_type of a config.json, and the module of mlx_tessl.models that takes the place of mlx-lm's.
 MODULES = {"qwen3_5": "qwen3_5", "qwen3_5_text": "qwen3_5"}
 
 Classes = tuple[type[nn.Module], type]
 
+# How many blocks, and calls of patch, want mlx-lm to build our models.
+_blocks = 0
+_patching = Lock()
+
 
 @contextmanager
 def patched() -> Iterator[int]:
     """Within it every function and command of mlx-lm builds our models, where we have one; else its own.
 
-    It is for the whole process, all threads; models that were built stay what they are when it ends.
+    It is for the whole process, all threads, until the last block of any of them ends; models that were built stay what
+    they are.
 
     Yields:
         How many places now hold our choice of classes in place of mlx-lm's.
@@ -29,24 +39,31 @@ def patched() -> Iterator[int]:
     Raises:
         ModuleNotFoundError: mlx-lm is not installed.
     """
-    utils = _mlx_lm_utils()
-    theirs = utils._get_classes
-    if hasattr(theirs, "replaced"):  # patched already
-        yield 0
-        return
-    ours = _chooser(theirs)
-    count = _replace(utils, theirs, ours)
+    count = patch()
     try:
         yield count
     finally:
-        _replace(utils, ours, theirs)
+        _unpatch()
 
 
 def patch() -> int:
     """:func:`patched` for the rest of the process. Returns how many places were replaced; 0 the second time."""
+    global _blocks
     utils = _mlx_lm_utils()
-    theirs = utils._get_classes
-    return 0 if hasattr(theirs, "replaced") else _replace(utils, theirs, _chooser(theirs))
+    with _patching:
+        _blocks += 1
+        theirs = utils._get_classes
+        return 0 if hasattr(theirs, "replaced") else _replace(utils, theirs, _chooser(theirs))
+
+
+def _unpatch() -> None:
+    global _blocks
+    utils = _mlx_lm_utils()
+    with _patching:
+        _blocks -= 1
+        if _blocks == 0:
+            ours = utils._get_classes
+            _replace(utils, ours, ours.replaced)
 
 
 def load(path_or_id: str, **keywords: Any) -> Any:
@@ -61,11 +78,28 @@ def load(path_or_id: str, **keywords: Any) -> Any:
 
     Raises:
         ModuleNotFoundError: mlx-lm is not installed.
-        ValueError: Weights are missing, unknown or misshapen; the model is of a kind that is not known.
+        ValueError: Weights are missing, unknown, misshapen or cut off, config.json is no object with a ``model_type``,
+            the model is of a kind that is not known.
         FileNotFoundError: There is no such checkpoint.
     """
+    name = str(path_or_id)
+    _check_folder(name)
     with patched():
-        return _mlx_lm_utils().load(str(path_or_id), **keywords)
+        try:
+            return _mlx_lm_utils().load(name, **keywords)
+        except RuntimeError as error:  # what MLX raises of a file that it cannot read
+            raise ValueError(f"[mlx_tessl.lm.load] {name} cannot be loaded: {error}") from error
+
+
+def _check_folder(name: str) -> None:
+    """What mlx-lm would say of it in other words."""
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists() or not is_hub_id(name):
+            raise FileNotFoundError(f"[mlx_tessl.lm.load] there is no folder {name!r}")
+        return
+    if (folder / "config.json").is_file() and "model_type" not in read_json(folder / "config.json"):
+        raise ValueError(f"[mlx_tessl.lm.load] {folder / 'config.json'} has no model_type")
 
 
 def _mlx_lm_utils() -> ModuleType:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
+from threading import Event, Thread
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -111,3 +113,57 @@ def test_without_mlx_lm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mlx_lm.utils", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'mlx-tessl\[lm\]'"), mt.lm.patched():
         pass
+
+
+def test_patched_holds_until_the_last_thread_leaves() -> None:
+    import mlx_lm.utils
+
+    theirs = mlx_lm.utils._get_classes
+    entered, left = Event(), Event()
+
+    def first() -> None:
+        with mt.lm.patched():
+            entered.set()
+            left.wait(10)
+
+    thread = Thread(target=first)
+    thread.start()
+    entered.wait(10)
+    with mt.lm.patched():
+        left.set()
+        thread.join()
+        assert mlx_lm.utils._get_classes is not theirs
+    assert mlx_lm.utils._get_classes is theirs
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", b"", "cannot be loaded: "),
+        ("model.safetensors", b"\xff" * 5000, "cannot be loaded: "),
+        ("config.json", b"{", "is not JSON"),
+        ("config.json", b"[]", "holds a JSON list; it must be an object"),
+        ("config.json", b"{}", "config.json has no model_type"),
+    ],
+)
+def test_broken_checkpoints(checkpoint: Path, tmp_path: Path, file: str, content: bytes, message: str) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(checkpoint, folder)
+    (folder / file).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        mt.lm.load(str(folder))
+
+
+def test_a_checkpoint_that_was_cut_off(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(checkpoint, folder)
+    weights = next(folder.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="cannot be loaded: "):
+        mt.lm.load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at all", "./nothing", "a b"])
+def test_no_checkpoint(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^\[mlx_tessl.lm.load\] there is no folder"):
+        mt.lm.load(name)
