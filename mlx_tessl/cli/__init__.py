@@ -18,6 +18,7 @@ from .. import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``mlx-tessl``. Returns 0; 1 when a check failed; 2 when the user must change something, said in one line."""
+    _open_closed_streams()
     args = _parser().parse_args(argv)
     try:
         code: int = args.run(args)
@@ -50,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _open_closed_streams() -> None:
+    """A shell's ``>&-`` leaves no stream at all, and its number to the next file that is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 for the rest of the process
 
 
 def _one_line(error: Exception) -> str:

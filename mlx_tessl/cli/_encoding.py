@@ -77,6 +77,8 @@ def encode_in_parts(encoder: Any, args: argparse.Namespace, **options: Any) -> I
 def encode_shards(encoder: Any, args: argparse.Namespace, what: str, **options: Any) -> None:
     """Encodes into the folder ``args.output_dir``, and says so on standard error."""
     total, checksum = _survey(args)
+    if total == 0:
+        raise ValueError(f"{args.file} has no text in it")
     with _quiet():
         shards = encode_to_shards(
             encoder,
@@ -90,6 +92,8 @@ def encode_shards(encoder: Any, args: argparse.Namespace, what: str, **options: 
             **_options(encoder, args),
             **options,
         )
+    if not shards.texts:
+        raise ValueError("standard input has no text in it")
     there = len(shards.paths) - shards.written
     rest = f"; {there} were there already or are another process's" if there else ""
     print(f"wrote {shards.written} of {len(shards.paths)} shards of {what} to {args.output_dir}{rest}", file=sys.stderr)

@@ -32,6 +32,8 @@ def read_texts(args: argparse.Namespace) -> list[str]:
 def iterate_texts(args: argparse.Namespace) -> Iterator[str]:
     """The texts, in order, lines as they are read. Empty lines are left out; an empty TEXT argument is not.
 
+    A byte order mark is no part of the first.
+
     Raises:
         ValueError: There are both arguments and a file, or none at all, or the file is not UTF-8 text.
     """
@@ -44,8 +46,9 @@ def iterate_texts(args: argparse.Namespace) -> Iterator[str]:
         raise ValueError("no texts: give them as arguments, with --file, or on standard input")
     try:
         with _opened(args.file) as file:
-            for line in file:
-                yield from (text for text in line.decode("utf-8").splitlines() if text.strip())
+            for number, line in enumerate(file):
+                decoded = line.decode("utf-8-sig" if number == 0 else "utf-8")
+                yield from (text for text in decoded.splitlines() if text.strip())
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.file or 'standard input'} is not UTF-8 text: {error}") from error
 

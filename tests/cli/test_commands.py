@@ -223,3 +223,35 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+class TestStreams:
+    def closed(self, redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "mlx_tessl.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&- <&-"])
+    def test_closed_output(self, redirection: str, tmp_path: Path) -> None:
+        result = self.closed(redirection, "embed", MINILM, *TEXTS, "--output", str(tmp_path / "x.npy"))
+        assert result.returncode == 0, result
+        assert "Traceback" not in result.stderr
+        assert np.load(tmp_path / "x.npy").shape == (2, 384)
+
+    @pytest.mark.parametrize("arguments", [[], ["--file", "-"], ["--json"]])
+    def test_closed_input(self, arguments: list[str]) -> None:
+        result = self.closed("<&-", "embed", MINILM, *arguments)
+        assert result.returncode == 2
+        assert result.stderr == "mlx-tessl: error: standard input has no text in it\n".replace(
+            "standard input", "-" if "-" in arguments else "standard input"
+        )
+
+    def test_byte_order_mark(self, tmp_path: Path) -> None:
+        (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfsea\r\n\xef\xbb\xbfstorm\r\n")
+        result = run("embed", MINILM, "--file", str(tmp_path / "texts"), "--json")
+        assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == ["sea", "\ufeffstorm"]
+
+    def test_no_shards_of_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "texts").write_text("\n \n")
+        said = failure("embed", MINILM, "--file", str(tmp_path / "texts"), "--output-dir", str(tmp_path / "out"))
+        assert said.endswith("texts has no text in it")
+        assert not (tmp_path / "out").exists()
