@@ -33,10 +33,10 @@ struct AttentionParameters {
 // The arrays of a problem by name. In a primitive's inputs they stand in this order.
 struct AttentionInputs {
   mx::array q, k, v;
-  std::optional<mx::array> prefix_k, prefix_v; // [kv_heads, P, D], [kv_heads, P, Dv]
-  std::optional<mx::array> mask;               // broadcasts to [B, heads, Tq, P + Tk]
-  std::optional<mx::array> starts, lengths;    // [B] int32
-  std::optional<mx::array> sinks;              // [heads] float32
+  std::optional<mx::array> prefix_k{}, prefix_v{}; // [kv_heads, P, D], [kv_heads, P, Dv]
+  std::optional<mx::array> mask{};                 // broadcasts to [B, heads, Tq, P + Tk]
+  std::optional<mx::array> starts{}, lengths{};    // [B] int32
+  std::optional<mx::array> sinks{};                // [heads] float32
 
   // The first inputs; others may follow.
   static AttentionInputs from(const std::vector<mx::array>& inputs, const AttentionParameters& parameters);

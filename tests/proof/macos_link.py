@@ -50,11 +50,15 @@ ALLOWED_LIBRARIES = {
     "CPython": "@rpath/CPython",  # looked up in the interpreter at load time; nanobind lists the names
 }
 
-# Headers that take most of the time of compiling, once for all sources that include them anyway.
+# Headers that take most of the time of compiling, compiled once. A source takes the first set of which it includes all.
 PRECOMPILED = {
     "nanobind": ("mlx/array.h", "nanobind/nanobind.h"),
+    "metal": ("mlx/array.h", "mlx/backend/metal/device.h"),
+    "ops": ("mlx/array.h", "mlx/ops.h", "mlx/primitives.h"),
     "mlx": ("mlx/array.h",),
 }
+# Any of these is reason enough to take all: whether a source includes what it uses is for builds without this to tell.
+STANDARD = ("algorithm", "array", "cmath", "functional", "memory", "optional", "string", "string_view", "vector")
 
 HIDDEN_CALL = """
 #include <mlx/backend/metal/device.h>
@@ -191,14 +195,17 @@ class Builder:
     @cached_property
     def precompiled(self) -> dict[str, Path]:
         """The precompiled headers by name."""
-        made = {}
-        for name, headers in PRECOMPILED.items():
-            header = self.work / f"{name}.h"
-            header.write_text("".join(f"#include <{included}>\n" for included in headers))
-            made[name] = self.work / f"{name}.pch"
-            result = zig("c++", "-target", self.target, *self.flags, "-x", "c++-header", header, "-o", made[name])
-            if result.returncode:
-                raise ProofError(f"{header} does not compile for macOS {self.target}:\n{result.stderr}")
+        sets = {**PRECOMPILED, "standard": STANDARD}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return dict(zip(sets, pool.map(self.precompile, sets, sets.values()), strict=True))
+
+    def precompile(self, name: str, headers: Iterable[str]) -> Path:
+        header = self.work / f"{name}.h"
+        header.write_text("".join(f"#include <{included}>\n" for included in headers))
+        made = self.work / f"{name}.pch"
+        result = zig("c++", "-target", self.target, *self.flags, "-x", "c++-header", header, "-o", made)
+        if result.returncode:
+            raise ProofError(f"{header} does not compile for macOS {self.target}:\n{result.stderr}")
         return made
 
     def compile(self, source: Path) -> Path:
@@ -206,11 +213,8 @@ class Builder:
         stem = "_".join(source.relative_to(ROOT).with_suffix("").parts) if ROOT in source.parents else source.stem
         compiled = self.work / f"{stem}.o"
         flags = [*self.flags, *(["-DTESSL_CPU_ISA=baseline"] if "TESSL_CPU_ISA" in source.read_text() else [])]
-        included = includes(source)
-        for name, headers in PRECOMPILED.items():
-            if included.issuperset(headers):
-                flags += ["-include-pch", str(self.precompiled[name])]
-                break
+        if name := precompiled_for(source):
+            flags += ["-include-pch", str(self.precompiled[name])]
         result = zig("c++", "-target", self.target, *flags, "-c", source, "-o", compiled)
         if result.returncode:
             raise ProofError(f"{source} does not compile for macOS {self.target}:\n{result.stderr}")
@@ -258,9 +262,17 @@ def includes(source: Path) -> set[str]:
     return found
 
 
+def precompiled_for(source: Path) -> str | None:
+    included = includes(source)
+    for name, headers in PRECOMPILED.items():
+        if included.issuperset(headers):
+            return name
+    return None if included.isdisjoint(STANDARD) else "standard"
+
+
 def extension_sources(tree: Path = ROOT) -> list[Path]:
-    """All of the extension that a Mac builds."""
-    sources = sorted((tree / "csrc").rglob("*.cpp"))
+    """All of the extension that a Mac builds, the long ones first: no core is left waiting for one at the end."""
+    sources = sorted((tree / "csrc").rglob("*.cpp"), key=lambda source: source.stat().st_size, reverse=True)
     return [source for source in sources if source.name != "no_metal.cpp"]
 
 
@@ -307,7 +319,7 @@ def main() -> int:
         return 1
     print(f"macOS link proof: mlx {pinned('mlx')}, nanobind {pinned('nanobind')}, zig {version('ziglang')}")
     try:
-        prove([*extension_sources(), nanobind_source()])
+        prove([nanobind_source(), *extension_sources()])
     except ProofError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

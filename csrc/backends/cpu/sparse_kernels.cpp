@@ -14,7 +14,7 @@ TESSL_INLINE Floats activate_logit(Floats logit, SparseActivation activation) {
 
 // The greater; a NaN of either.
 TESSL_INLINE Floats larger(Floats a, Floats b) {
-  return (b > a) | (b != b) ? b : a;
+  return ((b > a) | (b != b)) ? b : a;
 }
 
 // 2 vectors of sums a token: with two of weights and one of a unit, what 16 registers hold.
