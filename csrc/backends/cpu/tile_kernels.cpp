@@ -24,7 +24,7 @@ constexpr int tile_columns = tile_vectors * lanes;
 // Rows that are interleaved at once, and how far: a panel's part stays in L1 until it is whole.
 constexpr int group = 4;
 constexpr int64_t chunk = 128;
-static_assert(tile_rows % group == 0 && tile_columns % group == 0);
+static_assert(tile_columns % group == 0);
 
 typedef float Quad __attribute__((vector_size(group * 4)));
 
@@ -116,7 +116,20 @@ void pack(
   }
 }
 
-void multiply_tile(float* sums, int64_t ld_sums, const float* a, const float* b, int64_t K, bool accumulate) {
+struct Rows {
+  const float* at[tile_rows];
+};
+
+// Past the last row it is repeated, so that nothing is read that is not there.
+TESSL_INLINE Rows rows_of(const float* a, int64_t ld_a, int64_t M) {
+  Rows rows;
+  for (int64_t m = 0; m < tile_rows; ++m) {
+    rows.at[m] = a + (m < M ? m : M - 1) * ld_a;
+  }
+  return rows;
+}
+
+void multiply_tile(float* sums, int64_t ld_sums, const Rows& a, const float* b, int64_t K, bool accumulate) {
   // The sums are needed last: their way from memory is hidden behind the products.
   for (int m = 0; m < tile_rows; ++m) {
     __builtin_prefetch(sums + m * ld_sums, 1);
@@ -131,7 +144,7 @@ void multiply_tile(float* sums, int64_t ld_sums, const float* a, const float* b,
     }
 #pragma GCC unroll 8
     for (int m = 0; m < tile_rows; ++m) {
-      const Floats a_value = splat(a[k * tile_rows + m]);
+      const Floats a_value = splat(a.at[m][k]);
 #pragma GCC unroll 3
       for (int n = 0; n < tile_vectors; ++n) {
         tile[m][n] += a_value * b_values[n];
@@ -149,14 +162,23 @@ void multiply_tile(float* sums, int64_t ld_sums, const float* a, const float* b,
 }
 
 void multiply(
-    float* sums, int64_t ld_sums, const float* a, const float* b, int64_t M, int64_t N, int64_t K, bool accumulate
+    float* sums,
+    int64_t ld_sums,
+    const float* a,
+    int64_t ld_a,
+    const float* b,
+    int64_t M,
+    int64_t N,
+    int64_t K,
+    bool accumulate
 ) {
+  const Rows rows = rows_of(a, ld_a, M);
   if (M == tile_rows && N == tile_columns) {
-    multiply_tile(sums, ld_sums, a, b, K, accumulate);
+    multiply_tile(sums, ld_sums, rows, b, K, accumulate);
     return;
   }
   alignas(64) float whole[tile_rows * tile_columns];
-  multiply_tile(whole, tile_columns, a, b, K, false);
+  multiply_tile(whole, tile_columns, rows, b, K, false);
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) {
       float& sum = sums[m * ld_sums + n];

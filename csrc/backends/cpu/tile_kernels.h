@@ -6,12 +6,13 @@
 
 namespace tessl::cpu {
 
-// Products of panels. A panel holds rows of a matrix side by side, k after k: element (row, k) is at
-// panel[k * width + row]. A tile is what one panel of a and one of b make, with all its sums in registers.
+// Products of rows of a and panels of b. A panel holds rows of a matrix side by side, k after k: element (row, k) is at
+// panel[k * width + row]. A tile is what `rows` rows of a and one panel make, with all its sums in registers.
 struct TileKernels {
-  int64_t rows, columns; // of a tile: the widths of the panels of a and of b
+  int64_t rows, columns; // of a tile; `columns` is the width of a panel
 
-  // `count` <= width rows of K elements as a panel of float32; the rows that are missing are zeros.
+  // `count` <= width rows of K elements as a panel of float32, whose width is a multiple of 4; the rows that are missing
+  // are zeros.
   void (*pack)(
       Element element,
       float* panel,
@@ -23,10 +24,18 @@ struct TileKernels {
       int64_t K
   );
 
-  // sums[m, n] = sum_k a[k, m] b[k, n], or += it, for m < M <= rows and n < N <= columns. A sum is made in the order
-  // of k, whatever M and N.
+  // sums[m, n] = sum_k a[m * ld_a + k] b[k, n], or += it, for m < M <= rows and n < N <= columns. A sum is made in the
+  // order of k, whatever M and N.
   void (*multiply)(
-      float* sums, int64_t ld_sums, const float* a, const float* b, int64_t M, int64_t N, int64_t K, bool accumulate
+      float* sums,
+      int64_t ld_sums,
+      const float* a,
+      int64_t ld_a,
+      const float* b,
+      int64_t M,
+      int64_t N,
+      int64_t K,
+      bool accumulate
   );
 };
 

@@ -21,6 +21,7 @@ constexpr int64_t longest_depth = 16 * 1024;
 // Floats that are packed at once (32 MiB), and those of one task.
 constexpr int64_t max_packed = 8 * 1024 * 1024;
 constexpr int64_t packed_by_task = 32 * 1024;
+constexpr int64_t pack_group = 4; // the width of a panel is a multiple of it
 
 // A block's rows of a stay in L2 (a slice of 384: 240 KiB), a panel of b in L1; the columns bound the time of a task.
 constexpr int64_t block_rows = 160;
@@ -55,16 +56,43 @@ struct Panels {
   }
 };
 
+// Rows of an operand with their elements side by side: where they are if they are such float32, else a copy.
+struct Rows {
+  MatrixView source; // (row, k)
+  Range rows;
+  int64_t K = 0;
+  bool in_place = false;
+  int64_t leading_dimension = 0;
+  const float* data = nullptr;
+  float* copy = nullptr; // what `data` is, when not in place
+
+  static Rows of(const Matmul& p, Range rows) {
+    Rows a{.source = p.a, .rows = rows, .K = p.K};
+    a.in_place = p.dtype == mlx::core::float32 && p.a.strides[1] == 1;
+    a.leading_dimension = a.in_place ? p.a.strides[0] : round_up(p.K, pack_group);
+    if (a.in_place) {
+      a.data = static_cast<const float*>(p.a.data) + rows.begin * p.a.strides[0];
+    }
+    return a;
+  }
+  int64_t floats() const {
+    return in_place ? 0 : rows.size() * leading_dimension;
+  }
+  const float* at(int64_t row, int64_t k) const {
+    return data + (row - rows.begin) * leading_dimension + k;
+  }
+};
+
 // Rows and columns of a product's output whose operands are packed at once.
 struct Slab {
   const Matmul* product = nullptr;
-  Panels a, b;
+  Rows a;
+  Panels b;
 };
 
 Slab slab_of(const Matmul& p, Range rows, Range columns) {
-  const auto& tile = tile_kernels();
   const MatrixView b{p.b.data, {p.b.strides[1], p.b.strides[0]}};
-  return {&p, {p.a, rows, tile.rows, p.K}, {b, columns, tile.columns, p.K}};
+  return {&p, Rows::of(p, rows), {b, columns, tile_kernels().columns, p.K}};
 }
 
 // Calls f(Slab) for the pieces of a product; none of them packs more than max_packed, as long as K allows.
@@ -79,22 +107,38 @@ void for_each_slab(const Matmul& p, Function f) {
   });
 }
 
+// Panels of b, or rows of a, to pack.
 struct PackTask {
-  const Matmul* product;
-  const Panels* panels;
-  Range part; // of the panels
+  const Slab* slab;
+  bool is_a;
+  Range part;
 };
 
-void pack(const PackTask& task) {
-  const Panels& panels = *task.panels;
-  const Element element = element_of(task.product->dtype);
+void pack_panels(const Panels& panels, Element element, Range part) {
   const auto [row_stride, k_stride] = panels.source.strides;
-  for (int64_t i = task.part.begin; i < task.part.end; ++i) {
+  for (int64_t i = part.begin; i < part.end; ++i) {
     const int64_t first = panels.rows.begin + i * panels.width;
     const int64_t count = std::min(panels.width, panels.rows.end - first);
     const void* source = advance(panels.source.data, element, first * row_stride);
     float* panel = panels.data + i * panels.width * panels.K;
     tile_kernels().pack(element, panel, panels.width, source, row_stride, k_stride, count, panels.K);
+  }
+}
+
+// A copy of rows is a panel of the columns.
+void copy_rows(const Rows& a, Element element, Range part) {
+  const auto [row_stride, k_stride] = a.source.strides;
+  const void* source = advance(a.source.data, element, (a.rows.begin + part.begin) * row_stride);
+  float* copy = a.copy + part.begin * a.leading_dimension;
+  tile_kernels().pack(element, copy, a.leading_dimension, source, k_stride, row_stride, a.K, part.size());
+}
+
+void pack(const PackTask& task) {
+  const Element element = element_of(task.slab->product->dtype);
+  if (task.is_a) {
+    copy_rows(task.slab->a, element, task.part);
+  } else {
+    pack_panels(task.slab->b, element, task.part);
   }
 }
 
@@ -115,6 +159,7 @@ void multiply(const BlockTask& task, Sums sums) {
             sums.row(rows.begin - task.rows.begin) + (columns.begin - task.columns.begin),
             sums.leading_dimension,
             a.at(rows.begin, depth.begin),
+            a.leading_dimension,
             b.at(columns.begin, depth.begin),
             rows.size(),
             columns.size(),
@@ -153,13 +198,20 @@ void pack_all(std::vector<Slab>& slabs) {
   }
   float* free = packed_scratch.reserve(floats);
   std::vector<PackTask> tasks;
+  auto add = [&](const Slab& slab, bool is_a, int64_t count, int64_t size) {
+    const int64_t part = std::max<int64_t>(packed_by_task / size, 1);
+    for_each_piece({0, count}, part, [&](Range piece) { tasks.push_back({&slab, is_a, piece}); });
+  };
   for (Slab& slab : slabs) {
-    for (Panels* panels : {&slab.a, &slab.b}) {
-      panels->data = free;
-      free += panels->floats();
-      const int64_t part = std::max<int64_t>(packed_by_task / (panels->width * panels->K), 1);
-      for_each_piece({0, panels->count()}, part, [&](Range piece) { tasks.push_back({slab.product, panels, piece}); });
+    auto& [product, a, b] = slab;
+    if (!a.in_place) {
+      a.data = a.copy = free;
+      free += a.floats();
+      add(slab, true, a.rows.size(), a.leading_dimension);
     }
+    b.data = free;
+    free += b.floats();
+    add(slab, false, b.count(), b.width * b.K);
   }
   run(tasks, pack);
 }
