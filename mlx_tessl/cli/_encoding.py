@@ -28,7 +28,7 @@ def add_encoding_arguments(parser: argparse.ArgumentParser, formats: Sequence[st
     prompt.add_argument("--prompt", help="put this before each text")
     prompt.add_argument("--query", action="store_true", help="the texts are queries: take the model's query prompt")
     prompt.add_argument("--document", action="store_true", help="the texts are documents: take their prompt")
-    parser.add_argument("--batch-size", type=int, default=32, help="most texts of a batch (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=128, help="most texts of a batch (default: %(default)s)")
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long instead of refusing them")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="convert the weights to this first")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

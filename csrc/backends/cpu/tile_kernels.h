@@ -11,8 +11,8 @@ namespace tessl::cpu {
 struct TileKernels {
   int64_t rows, columns; // of a tile; `columns` is the width of a panel
 
-  // `count` <= width rows of K elements as a panel of float32, whose width is a multiple of 4; the rows that are missing
-  // are zeros.
+  // `count` <= width rows of K elements as a panel of float32; the rows that are missing are zeros. The width is a
+  // multiple of 4.
   void (*pack)(
       Element element,
       float* panel,
