@@ -148,9 +148,7 @@ Arrays Op::vjp(
   if (vjp_reads_outputs()) {
     all = joined(all, outputs);
   }
-  auto build = [self = shared_from_this(), argnums, first_output, count = static_cast<int64_t>(primals.size())](
-                   const Arrays& x
-               ) {
+  auto build = [self = itself(), argnums, first_output, count = static_cast<int64_t>(primals.size())](const Arrays& x) {
     const auto begin = x.begin();
     return self->make_vjp(
         {begin, begin + count}, {begin + count, begin + first_output}, argnums, {begin + first_output, x.end()}
@@ -160,7 +158,7 @@ Arrays Op::vjp(
 }
 
 Arrays Op::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
-  auto build = [self = shared_from_this(), argnums, count = static_cast<int64_t>(primals.size())](const Arrays& x) {
+  auto build = [self = itself(), argnums, count = static_cast<int64_t>(primals.size())](const Arrays& x) {
     return self->make_jvp({x.begin(), x.begin() + count}, {x.begin() + count, x.end()}, argnums);
   };
   return when_shapes_are_known(joined(primals, tangents), build, stream());
@@ -171,7 +169,7 @@ std::pair<Arrays, std::vector<int>> Op::vmap(const Arrays& inputs, const std::ve
     return make_vmap(inputs, axes);
   }
   const auto mapped_axes = make_vmap(inputs, axes).second;
-  auto build = [self = shared_from_this(), axes](const Arrays& x) { return self->make_vmap(x, axes).first; };
+  auto build = [self = itself(), axes](const Arrays& x) { return self->make_vmap(x, axes).first; };
   return {when_shapes_are_known(inputs, build, stream()), mapped_axes};
 }
 

@@ -67,6 +67,12 @@ class Op : public mx::Primitive, public std::enable_shared_from_this<Op> {
   virtual bool same_parameters(const Op& other) const = 0;
 
  private:
+  // For what outlives a call. shared_from_this would need an exception of libc++'s that MLX's binaries do not vouch for
+  // (tests/proof/macos_link.py).
+  std::shared_ptr<Op> itself() {
+    return weak_from_this().lock();
+  }
+
   std::function<void()> emulate(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const;
 
   std::shared_ptr<const Emulation> emulation_;
