@@ -7,30 +7,11 @@
 
 #include <metal_stdlib>
 
-#include "kernels/args/gated_delta.h"
 #include "kernels/common/activation.h"
+#include "kernels/common/conv_source.h"
 #include "kernels/common/instantiate.h"
-#include "kernels/common/token_range.h"
 
 using namespace metal;
-
-constant bool conv_has_state [[function_constant(2)]];
-constant bool conv_with_silu [[function_constant(3)]];
-
-// Input `t` of a channel, where its row begins at token `begin`.
-template <typename T>
-inline T conv_source(
-    device const T* x, device const T* state, constant CausalConv1dArgs& args, uint row, int begin, int t, int channel
-) {
-  if (t >= begin) {
-    return x[row * args.x_strides[0] + t * args.x_strides[1] + channel * args.x_strides[2]];
-  }
-  if (!conv_has_state) {
-    return T(0.0f);
-  }
-  const int index = args.K - 1 + t - begin;
-  return state[row * args.state_strides[0] + index * args.state_strides[1] + channel * args.state_strides[2]];
-}
 
 template <typename T>
 [[kernel]] void causal_conv1d(
@@ -72,10 +53,7 @@ template <typename T>
   }
   float sum = 0.0f;
   if (t >= range.x && t < range.y) {
-    for (int j = 0; j < args.K; ++j) {
-      const float w = float(weight[channel * args.weight_strides[0] + j * args.weight_strides[1]]);
-      sum += w * float(conv_source(x, state_rows, args, row, range.x, t - (args.K - 1) + j, channel));
-    }
+    sum = conv_sum(x, weight, state_rows, args, row, range.x, t, channel);
   }
   y[(int64_t(row) * args.T + t) * args.C + channel] = T(conv_with_silu ? silu(sum) : sum);
 }

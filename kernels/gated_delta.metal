@@ -132,13 +132,11 @@ template <typename T, int PARTS>
         scale_row(queries, query_scale * precise::rsqrt(dot_rows(queries, queries) + delta_norm_eps));
         scale_row(keys, precise::rsqrt(dot_rows(keys, keys) + delta_norm_eps));
       }
-      const int64_t g_place = delta_offset(args.g_strides, batch, t, head);
-      const int64_t beta_place = delta_offset(args.beta_strides, batch, t, head);
       float2 gate;
       if (delta_has_gates) {
-        gate = delta_gate(float(a[g_place]), float(b[beta_place]), head_A_log, head_dt_bias);
+        gate = gate_at(a, b, head_A_log, head_dt_bias, args, batch, t, head);
       } else {
-        gate = delta_gate(g[g_place], beta[beta_place], 0.0f, 0.0f);
+        gate = gate_at(g, beta, 0.0f, 0.0f, args, batch, t, head);
       }
       const float key_dot_query = dot_rows(keys, queries);
       device const T* values = v + delta_offset(args.v_strides, batch, t, head);

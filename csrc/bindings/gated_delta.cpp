@@ -29,6 +29,7 @@ void bind_gated_delta(nb::module_& m) {
       "starts"_a.none() = nb::none(),
       "lengths"_a.none() = nb::none(),
       "normalize_qk"_a = false,
+      "precision"_a.none() = nb::none(),
       "stream"_a.none() = nb::none()
   );
   m.def(

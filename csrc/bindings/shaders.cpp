@@ -50,13 +50,18 @@ void bind_shaders(nb::module_& m) {
           if (runs_on(check, device)) {
             const SelfCheck values(check.rows);
             auto launch = check.make(values.a, values.b, check.rows, device);
+            nb::list outputs;
+            for (const auto& output : launch.outputs) {
+              const auto& shape = output.shape();
+              outputs.append(nb::make_tuple(std::vector<int>(shape.begin(), shape.end()), output.dtype()));
+            }
             checks.append(
                 nb::make_tuple(
                     check.name,
                     check.rows,
                     launch.plan,
                     launch.inputs,
-                    launch.out.dtype(),
+                    outputs,
                     holds_kernel_of(launch.plan, check.capability)
                 )
             );
@@ -66,9 +71,9 @@ void bind_shaders(nb::module_& m) {
       },
       "gpu"_a,
       "macos"_a,
-      "The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, dtype of the output, "
-      "and "
-      "whether a kernel of the library in question is in the plan."
+      "The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, shape and dtype of "
+      "each "
+      "output, and whether a kernel of the library in question is in the plan. The product ends the first output."
   );
 }
 

@@ -113,7 +113,7 @@ struct Scratch {
 // All that evaluating one primitive asks of a device: launches in order, each ordered after the
 // ones whose outputs it reads.
 struct Plan {
-  FixedVector<Scratch, 4> scratch;
+  FixedVector<Scratch, 5> scratch;
   FixedVector<Launch, 6> launches;
 
   Argument add_scratch(size_t nbytes) {

@@ -10,13 +10,13 @@
 
 namespace tessl {
 
-// The portable kernels `name_float32`, `name_float16` and `name_bfloat16` of a family.
+// The kernels `name_float32`, `name_float16` and `name_bfloat16` of a family.
 class TypedKernels {
  public:
-  TypedKernels(const std::string& name, const std::string& family) {
+  TypedKernels(const std::string& name, const std::string& family, Capability capability = Capability::portable) {
     constexpr std::array dtypes{"_float32", "_float16", "_bfloat16"};
     for (size_t i = 0; i < dtypes.size(); ++i) {
-      kernels_[i] = intern_kernel(name + dtypes[i], family, Capability::portable);
+      kernels_[i] = intern_kernel(name + dtypes[i], family, capability);
     }
   }
 

@@ -12,6 +12,7 @@
 #include "ops/causal_conv1d_plan.h"
 #include "ops/checks.h"
 #include "ops/row_op.h"
+#include "ops/varying.h"
 
 namespace tessl {
 namespace {
@@ -99,11 +100,116 @@ std::array<int64_t, N> strides_of(const mx::array& x) {
   return strides;
 }
 
+bool runs_shaders(mx::Stream s) {
+  return s.device == mx::Device::gpu || current_emulation();
+}
+
+CausalConv1dProblem plan_problem(const Inputs& inputs, const Form& form) {
+  auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
+  return {
+      .dtype = inputs.x.dtype(),
+      .x = Operand::of(inputs.x),
+      .weight = Operand::of(inputs.weight),
+      .state = operand(inputs.state),
+      .starts = operand(inputs.starts),
+      .lengths = operand(inputs.lengths),
+      .with_silu = form.with_silu,
+  };
+}
+
+// Gradients of x, of the weight and of the state of every row (float32), from those of y and the new state. Inputs:
+// those of causal_conv1d, then the two gradients. A CPU has no code of its own for it: there it is never built.
+class CausalConv1dGradient : public RowOp {
+ public:
+  CausalConv1dGradient(mx::Stream stream, const Form& form) : RowOp(stream), form_(form) {
+  }
+
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
+    return {inputs[0].shape(), inputs[1].shape(), inputs.back().shape()};
+  }
+
+  const char* name() const override {
+    return "mlx_tessl.causal_conv1d_gradient";
+  }
+
+  Arrays apply(const Arrays& inputs) override {
+    const auto dtype = inputs[0].dtype();
+    auto primitive = std::make_shared<CausalConv1dGradient>(stream(), form_);
+    return mx::array::make_arrays(output_shapes(inputs), {dtype, dtype, mx::float32}, primitive, inputs);
+  }
+
+ protected:
+  Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile&) const override {
+    return plan_causal_conv1d_grad({
+        .forward = plan_problem(Inputs::from(inputs, form_), form_),
+        .dy = Operand::of(inputs[inputs.size() - 2]),
+        .dlast = Operand::of(inputs.back()),
+    });
+  }
+
+  std::function<void()> compute(const Arrays&, Arrays&) const override {
+    throw std::runtime_error("[mlx_tessl.causal_conv1d] a gradient for shaders was given to a CPU");
+  }
+
+  bool same_parameters(const Op& other) const override {
+    return form_ == static_cast<const CausalConv1dGradient&>(other).form_;
+  }
+
+  Meaning meaning() override {
+    return [form = form_, s = stream()](const Arrays& inputs) {
+      Arrays forward(inputs.begin(), inputs.end() - 2);
+      const auto& x = inputs[0];
+      auto state_shape = inputs.back().shape();
+      std::vector<int> varied{0, 1, 2};
+      Form with_state = form;
+      with_state.has_state = true;
+      if (!form.has_state) {
+        forward.insert(forward.begin() + 2, mx::zeros(state_shape, x.dtype(), s));
+      }
+      forward[2] = mx::astype(mx::broadcast_to(forward[2], state_shape, s), mx::float32, s);
+      auto f = [with_state, s](const Arrays& all) {
+        auto typed = all;
+        typed[2] = mx::astype(all[2], all[0].dtype(), s);
+        return in_stock_ops(typed, with_state, s);
+      };
+      return mx::vjp(varying(f, forward, varied), chosen(forward, varied), {inputs[inputs.size() - 2], inputs.back()})
+          .second;
+    };
+  }
+
+  size_t row_inputs() const override {
+    return 0;
+  }
+
+ private:
+  Form form_;
+};
+
 Arrays build(const Arrays& inputs, const Form& form, mx::Stream s);
 
 class CausalConv1d : public RowOp {
  public:
   CausalConv1d(mx::Stream stream, const Form& form) : RowOp(stream), form_(form) {
+  }
+
+  Arrays make_vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs
+  ) override {
+    if (!runs_shaders(stream()) || cotangents[0].size() == 0) {
+      return RowOp::make_vjp(primals, cotangents, argnums, outputs);
+    }
+    auto inputs = primals;
+    inputs.insert(inputs.end(), cotangents.begin(), cotangents.end());
+    auto gradients = CausalConv1dGradient(stream(), form_).apply(inputs);
+    if (form_.has_state) {
+      gradients[2] = of_given_state(gradients[2], primals[2]);
+    }
+    Arrays result;
+    for (int i : argnums) {
+      const bool varies = i < 2 + form_.has_state;
+      result.push_back(varies ? gradients[i] : mx::zeros_like(primals[i], stream()));
+    }
+    return result;
   }
 
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
@@ -117,17 +223,7 @@ class CausalConv1d : public RowOp {
 
  protected:
   Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile&) const override {
-    const auto inputs = Inputs::from(arrays, form_);
-    auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
-    return plan_causal_conv1d({
-        .dtype = inputs.x.dtype(),
-        .x = Operand::of(inputs.x),
-        .weight = Operand::of(inputs.weight),
-        .state = operand(inputs.state),
-        .starts = operand(inputs.starts),
-        .lengths = operand(inputs.lengths),
-        .with_silu = form_.with_silu,
-    });
+    return plan_causal_conv1d(plan_problem(Inputs::from(arrays, form_), form_));
   }
 
   std::function<void()> compute(const Arrays& arrays, Arrays& outputs) const override {
@@ -184,12 +280,19 @@ class CausalConv1d : public RowOp {
   }
 
  private:
+  // From the gradients of the state of every row: a state may be shared by all rows.
+  mx::array of_given_state(const mx::array& gradients, const mx::array& state) {
+    const auto s = stream();
+    const bool shared = state.ndim() == 2 || state.shape(0) != gradients.shape(0);
+    const auto sum = shared ? mx::sum(gradients, 0, /* keepdims = */ true, s) : gradients;
+    return mx::astype(mx::reshape(sum, state.shape(), s), state.dtype(), s);
+  }
+
   Form form_;
 };
 
 Arrays build(const Arrays& inputs, const Form& form, mx::Stream s) {
-  const bool runs_shaders = s.device == mx::Device::gpu || current_emulation();
-  if (runs_shaders && (inputs[0].shape(1) == 0 || inputs[1].shape(1) == 1)) {
+  if (runs_shaders(s) && (inputs[0].shape(1) == 0 || inputs[1].shape(1) == 1)) {
     return in_stock_ops(inputs, form, s); // nothing to compute, or no state to keep
   }
   return make_outputs(std::make_shared<CausalConv1d>(s, form), inputs[0].dtype(), inputs);

@@ -20,4 +20,14 @@ struct CausalConv1dProblem {
 // One launch.
 Plan plan_causal_conv1d(const CausalConv1dProblem& problem);
 
+// The gradients of x, of the weight and, in float32, of the state of each row, from dy and dlast, which stand after the
+// other inputs.
+struct CausalConv1dGradProblem {
+  CausalConv1dProblem forward;
+  Operand dy, dlast;
+};
+
+// Four launches: K > 1 and T > 0.
+Plan plan_causal_conv1d_grad(const CausalConv1dGradProblem& problem);
+
 } // namespace tessl

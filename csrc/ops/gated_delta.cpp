@@ -12,7 +12,9 @@
 #include "ops/checks.h"
 #include "ops/gated_delta_meaning.h"
 #include "ops/gated_delta_plan.h"
+#include "ops/precision.h"
 #include "ops/row_op.h"
+#include "ops/varying.h"
 
 namespace tessl {
 namespace {
@@ -104,6 +106,24 @@ bool runs_shaders(mx::Stream s) {
   return s.device == mx::Device::gpu || current_emulation();
 }
 
+GatedDeltaProblem plan_problem(const GatedDeltaInputs& inputs, const GatedDeltaForm& form) {
+  auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
+  return {
+      .dtype = inputs.q.dtype(),
+      .form = form,
+      .q = Operand::of(inputs.q),
+      .k = Operand::of(inputs.k),
+      .v = Operand::of(inputs.v),
+      .g = Operand::of(inputs.g),
+      .beta = Operand::of(inputs.beta),
+      .state = operand(inputs.state),
+      .starts = operand(inputs.starts),
+      .lengths = operand(inputs.lengths),
+      .A_log = operand(inputs.A_log),
+      .dt_bias = operand(inputs.dt_bias),
+  };
+}
+
 // A primitive whose derivatives are those of its meaning in stock ops, unless it has its own.
 class DeltaOp : public Op {
  public:
@@ -118,32 +138,14 @@ class DeltaOp : public Op {
       }
       return nothing;
     }
-    return mx::jvp(varying(primals, argnums), chosen(primals, argnums), tangents).second;
+    return mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
   }
 
  protected:
   virtual std::function<Arrays(const Arrays&)> meaning() = 0;
 
   Arrays stock_vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) {
-    return mx::vjp(varying(primals, argnums), chosen(primals, argnums), cotangents).second;
-  }
-
-  std::function<Arrays(const Arrays&)> varying(const Arrays& primals, const std::vector<int>& argnums) {
-    return [f = meaning(), primals, argnums](const Arrays& x) {
-      auto inputs = primals;
-      for (size_t i = 0; i < argnums.size(); ++i) {
-        inputs[argnums[i]] = x[i];
-      }
-      return f(inputs);
-    };
-  }
-
-  static Arrays chosen(const Arrays& arrays, const std::vector<int>& indices) {
-    Arrays result;
-    for (int i : indices) {
-      result.push_back(arrays[i]);
-    }
-    return result;
+    return mx::vjp(varying(meaning(), primals, argnums), chosen(primals, argnums), cotangents).second;
   }
 };
 
@@ -177,8 +179,12 @@ class GatedDeltaGradient : public DeltaOp {
   }
 
  protected:
-  Plan plan(const Arrays&, const Arrays&, const DeviceProfile&) const override {
-    throw std::runtime_error("[mlx_tessl.gated_delta] a CPU primitive was given to a device that runs shaders");
+  Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile&) const override {
+    return plan_gated_delta_grad({
+        .forward = plan_problem(GatedDeltaInputs::from(inputs, form_), form_),
+        .dy = Operand::of(inputs[inputs.size() - 2]),
+        .dfinal_state = Operand::of(inputs.back()),
+    });
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
@@ -234,7 +240,7 @@ class GatedDelta : public DeltaOp {
       return inputs.q.shape(1) == 0 ? stock_vjp(primals, cotangents, argnums)
                                     : zeros_like_primals(primals, argnums, stream());
     }
-    if (runs_shaders(stream())) {
+    if (runs_shaders(stream()) && inputs.q.shape(3) > most_chunk_columns) {
       return stock_vjp(primals, cotangents, argnums);
     }
     return gradients(inputs, primals, cotangents, argnums);
@@ -266,23 +272,8 @@ class GatedDelta : public DeltaOp {
     }
   }
 
-  Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile&) const override {
-    const auto inputs = GatedDeltaInputs::from(arrays, form_);
-    auto operand = [](const std::optional<mx::array>& x) { return x ? std::optional(Operand::of(*x)) : std::nullopt; };
-    return plan_gated_delta({
-        .dtype = inputs.q.dtype(),
-        .form = form_,
-        .q = Operand::of(inputs.q),
-        .k = Operand::of(inputs.k),
-        .v = Operand::of(inputs.v),
-        .g = Operand::of(inputs.g),
-        .beta = Operand::of(inputs.beta),
-        .state = operand(inputs.state),
-        .starts = operand(inputs.starts),
-        .lengths = operand(inputs.lengths),
-        .A_log = operand(inputs.A_log),
-        .dt_bias = operand(inputs.dt_bias),
-    });
+  Plan plan(const Arrays& arrays, const Arrays&, const DeviceProfile& device) const override {
+    return plan_gated_delta(plan_problem(GatedDeltaInputs::from(arrays, form_), form_), device);
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
@@ -473,6 +464,7 @@ std::pair<mx::array, mx::array> gated_delta(
     const std::optional<mx::array>& starts,
     const std::optional<mx::array>& lengths,
     bool normalize_qk,
+    const std::optional<std::string>& precision,
     mx::StreamOrDevice stream
 ) {
   check_shapes(q, k, v);
@@ -540,7 +532,12 @@ std::pair<mx::array, mx::array> gated_delta(
     inputs.dt_bias = cast(std::get<3>(*gates), mx::float32);
   }
   const GatedDeltaForm form{
-      gates.has_value(), state.has_value(), starts.has_value(), lengths.has_value(), normalize_qk
+      .has_gates = gates.has_value(),
+      .has_state = state.has_value(),
+      .has_starts = starts.has_value(),
+      .has_lengths = lengths.has_value(),
+      .normalize_qk = normalize_qk,
+      .relaxed = parse_precision(op_name, precision),
   };
   const auto outputs = build(inputs, form, s);
   return {outputs[0], outputs[1]};

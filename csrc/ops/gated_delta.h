@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <mlx/array.h>
@@ -26,6 +27,7 @@ std::pair<mx::array, mx::array> gated_delta(
     const std::optional<mx::array>& starts,
     const std::optional<mx::array>& lengths,
     bool normalize_qk,
+    const std::optional<std::string>& precision,
     mx::StreamOrDevice stream
 );
 

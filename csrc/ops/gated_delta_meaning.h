@@ -10,13 +10,14 @@ namespace mx = mlx::core;
 
 namespace tessl {
 
-// Which optional inputs the primitive has, and its one parameter.
+// Which optional inputs the primitive has, and its parameters.
 struct GatedDeltaForm {
   bool has_gates = false; // g and beta are a and b, and A_log and dt_bias are there
   bool has_state = false;
   bool has_starts = false;
   bool has_lengths = false;
   bool normalize_qk = false;
+  bool relaxed = false; // operands of products may be truncated to tf32
 
   bool operator==(const GatedDeltaForm&) const = default;
 };

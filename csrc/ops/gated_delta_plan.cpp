@@ -13,6 +13,7 @@ namespace {
 
 constexpr int simdgroups = 4;
 constexpr int rows_of_group = 4 * simdgroups; // of a head's state
+constexpr int slice = 16;                     // columns of V for a threadgroup that scans the chunks
 
 const Kernel* kernel_of(mlx::core::Dtype dtype, int Dk) {
   constexpr std::array columns{32, 64, 128, 256};
@@ -141,38 +142,157 @@ void add_token_by_token(Plan& plan, const GatedDeltaProblem& p, bool few_only) {
   launch.push_bytes(args_of(p));
 }
 
-void add_chunks(Plan& plan, const GatedDeltaProblem& p) {
-  static const TypedKernels prepare("gated_delta_prepare", "gated_delta_chunks");
-  static const TypedKernels scan("gated_delta_scan", "gated_delta_chunks");
-  constexpr int slice = 16;
+Argument read(const Argument& scratch) {
+  return Argument::scratch_in(scratch.index);
+}
+
+// Chunks of all rows and heads.
+size_t all_chunks(const GatedDeltaProblem& p, const GatedDeltaArgs& args) {
+  return static_cast<size_t>(p.q.shape[0]) * args.Hv * args.chunks;
+}
+
+Argument add_floats(Plan& plan, size_t count) {
+  return plan.add_scratch(count * sizeof(float));
+}
+
+void push_purpose(Launch& launch, bool for_gradients) {
+  launch.constants.push_back(FunctionConstant::boolean(7, for_gradients));
+  launch.constants.push_back(FunctionConstant::boolean(8, !for_gradients));
+}
+
+Argument add_preparation(Plan& plan, const GatedDeltaProblem& p, const GatedDeltaArgs& args, bool for_gradients) {
+  static const TypedKernels kernels("gated_delta_prepare", "gated_delta_chunks");
+  const Places places(p.form);
+  const Argument prepared = add_floats(plan, all_chunks(p, args) * GATED_DELTA_PREPARED);
+  Launch& launch = add_launch(plan, p, kernels.of(p.dtype), args.chunks);
+  push_purpose(launch, for_gradients);
+  bind(launch, {Argument::input(0), Argument::input(1)});
+  bind_gates(launch, p.form, places);
+  bind(launch, {places.starts, places.lengths, prepared});
+  launch.push_bytes(args);
+  return prepared;
+}
+
+// A launch that goes over the chunks, before its outputs.
+Launch& add_scan(
+    Plan& plan, const GatedDeltaProblem& p, const GatedDeltaArgs& args, const Argument& prepared, bool for_gradients
+) {
+  static const TypedKernels kernels("gated_delta_scan", "gated_delta_chunks");
+  const Places places(p.form);
+  Launch& launch = add_launch(plan, p, kernels.of(p.dtype), (args.Dv + slice - 1) / slice);
+  push_purpose(launch, for_gradients);
+  bind(launch, {Argument::input(0), Argument::input(1), Argument::input(2), read(prepared)});
+  bind(launch, {places.state, places.starts, places.lengths});
+  return launch;
+}
+
+// Whether runs of four columns that start at a multiple of four are contiguous and aligned.
+bool in_runs_of_four(const Operand& x, size_t itemsize) {
+  bool runs = x.strides.back() == 1 && x.offset % static_cast<int64_t>(4 * itemsize) == 0;
+  for (size_t d = 0; d + 1 < x.shape.size(); ++d) {
+    runs = runs && (x.shape[d] == 1 || x.strides[d] % 4 == 0);
+  }
+  return runs;
+}
+
+void add_tensorops_chunks(Plan& plan, const GatedDeltaProblem& p) {
+  constexpr auto capability = Capability::tensorops;
+  static const TypedKernels prepare("gated_delta_tensorops_prepare", "gated_delta_tensorops", capability);
+  static const TypedKernels scan("gated_delta_tensorops_scan", "gated_delta_tensorops", capability);
+  constexpr int values = 32; // for a threadgroup
   const Places places(p.form);
   const auto args = args_of(p);
-  const size_t chunks = static_cast<size_t>(p.q.shape[0]) * args.Hv * args.chunks;
-  const Argument prepared = plan.add_scratch(chunks * GATED_DELTA_PREPARED * sizeof(float));
+  const auto vector =
+      FunctionConstant::boolean(9, in_runs_of_four(p.q, p.dtype.size()) && in_runs_of_four(p.k, p.dtype.size()));
+  const Argument prepared = add_floats(plan, all_chunks(p, args) * GATED_DELTA_PREPARED);
+
   Launch& first = add_launch(plan, p, prepare.of(p.dtype), args.chunks);
+  first.constants.push_back(vector);
   bind(first, {Argument::input(0), Argument::input(1)});
   bind_gates(first, p.form, places);
   bind(first, {places.starts, places.lengths, prepared});
   first.push_bytes(args);
-  Launch& second = add_launch(plan, p, scan.of(p.dtype), (args.Dv + slice - 1) / slice);
-  bind(second, {Argument::input(0), Argument::input(1), Argument::input(2), Argument::scratch_in(prepared.index)});
+
+  Launch& second = add_launch(plan, p, scan.of(p.dtype), (args.Dv + values - 1) / values);
+  second.constants.push_back(vector);
+  bind(second, {Argument::input(0), Argument::input(1), Argument::input(2), read(prepared)});
   bind(second, {places.state, places.starts, places.lengths, Argument::output(0), Argument::output(1)});
   second.push_bytes(args);
+}
+
+void add_chunks(Plan& plan, const GatedDeltaProblem& p) {
+  const auto args = args_of(p);
+  const Argument prepared = add_preparation(plan, p, args, false);
+  Launch& scan = add_scan(plan, p, args, prepared, false);
+  bind(scan, {Argument::output(0), Argument::output(1), Argument::unused(), Argument::unused()});
+  scan.push_bytes(args);
 }
 
 } // namespace
 
 // Rows of a ragged batch may be short: they go the way that they would go alone.
-Plan plan_gated_delta(const GatedDeltaProblem& p) {
+Plan plan_gated_delta(const GatedDeltaProblem& p, const DeviceProfile& device) {
   Plan plan;
   if (p.q.shape[1] < GATED_DELTA_FEW_TOKENS || p.q.shape[3] > most_chunk_columns) {
     add_token_by_token(plan, p, false);
     return plan;
   }
-  add_chunks(plan, p);
+  if (p.form.relaxed && device.has(Capability::tensorops)) {
+    add_tensorops_chunks(plan, p);
+  } else {
+    add_chunks(plan, p);
+  }
   if (p.form.has_starts || p.form.has_lengths) {
     add_token_by_token(plan, p, true);
   }
+  return plan;
+}
+
+Plan plan_gated_delta_grad(const GatedDeltaGradProblem& problem) {
+  static const TypedKernels scan("gated_delta_grad_scan", "gated_delta_grad");
+  static const TypedKernels scores("gated_delta_grad_scores", "gated_delta_grad");
+  static const TypedKernels rows("gated_delta_grad_rows", "gated_delta_grad");
+  const auto& p = problem.forward;
+  GatedDeltaGradArgs args{args_of(p), {}, {}};
+  set_strides(args.dy_strides, problem.dy);
+  set_strides(args.dfinal_strides, problem.dfinal_state);
+  const auto& sizes = args.forward;
+  const Places places(p.form);
+  const uint8_t dy_place = 6 + p.form.has_starts + p.form.has_lengths;
+  const Argument q = Argument::input(0);
+  const Argument k = Argument::input(1);
+  const Argument v = Argument::input(2);
+  const Argument dy = Argument::input(dy_place);
+  const Argument dfinal = Argument::input(dy_place + 1);
+
+  Plan plan;
+  const Argument prepared = add_preparation(plan, p, sizes, true);
+  const size_t heads = static_cast<size_t>(p.q.shape[0]) * sizes.Hv;
+  const size_t state = static_cast<size_t>(sizes.Dv) * sizes.Dk;
+  const size_t row_floats = all_chunks(p, sizes) * GATED_DELTA_CHUNK * sizes.Dv;
+  const Argument S = add_floats(plan, (all_chunks(p, sizes) + heads) * state);
+  const Argument dS = add_floats(plan, all_chunks(p, sizes) * state);
+  const Argument U = add_floats(plan, row_floats);
+  const Argument Z = add_floats(plan, row_floats);
+
+  Launch& forwards = add_scan(plan, p, sizes, prepared, true);
+  bind(forwards, {Argument::unused(), Argument::unused(), S, U});
+  forwards.push_bytes(sizes);
+
+  Launch& backwards = add_launch(plan, p, scan.of(p.dtype), (sizes.Dv + slice - 1) / slice);
+  bind(backwards, {q, k, dy, dfinal, read(prepared), places.starts, places.lengths});
+  bind(backwards, {dS, Z, Argument::output(2), Argument::output(5)});
+  backwards.push_bytes(args);
+
+  Launch& of_scores = add_launch(plan, p, scores.of(p.dtype), sizes.chunks);
+  bind(of_scores, {v, dy, read(U), read(Z), places.starts, places.lengths, prepared});
+  of_scores.push_bytes(args);
+
+  Launch& of_rows = add_launch(plan, p, rows.of(p.dtype), sizes.chunks);
+  of_rows.grid.y = static_cast<uint32_t>(sizes.Hk);
+  bind(of_rows, {q, k, dy, read(prepared), read(S), read(dS), read(U), read(Z), places.starts, places.lengths});
+  bind(of_rows, {Argument::output(0), Argument::output(1), Argument::output(3), Argument::output(4)});
+  of_rows.push_bytes(args);
   return plan;
 }
 

@@ -19,7 +19,7 @@ class RowOp : public Op {
 
   Arrays make_vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
-  ) final;
+  ) override;
   Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) final;
 
   // Mapped rows are more rows of the same op; where another input is mapped it is the meaning that is mapped.

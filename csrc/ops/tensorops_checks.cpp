@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "launch/self_check.h"
+#include "ops/gated_delta_plan.h"
 #include "ops/int8_matmul_plan.h"
 #include "ops/matmul_plan.h"
 #include "ops/quantized_matmul_plan.h"
@@ -34,7 +35,7 @@ CheckedLaunch plain(Floats a, Floats b, int rows, const DeviceProfile& device, m
       /* relaxed */ true,
       /* batch_invariant */ false
   );
-  return {plan_matmul(problem, device), std::move(inputs), output(rows, dtype)};
+  return {plan_matmul(problem, device), std::move(inputs), {output(rows, dtype)}};
 }
 
 CheckedLaunch int8(Floats a, Floats b, int rows, const DeviceProfile& device) {
@@ -48,7 +49,7 @@ CheckedLaunch int8(Floats a, Floats b, int rows, const DeviceProfile& device) {
       /* scale_b */ {},
       MATMUL_ACTIVATION_NONE
   );
-  return {plan_int8_matmul(problem, device), std::move(inputs), output(rows, mx::int32)};
+  return {plan_int8_matmul(problem, device), std::move(inputs), {output(rows, mx::int32)}};
 }
 
 // The transpose of b, each element's code in `bits` bits, the first in the lowest.
@@ -80,7 +81,7 @@ CheckedLaunch quantized(
       MATMUL_ACTIVATION_NONE,
       /* relaxed */ true
   );
-  return {plan_quantized_matmul(problem, device), std::move(inputs), output(rows, dtype)};
+  return {plan_quantized_matmul(problem, device), std::move(inputs), {output(rows, dtype)}};
 }
 
 // Affine codes of 4 bits: an integer from -2 on is its code minus 2.
@@ -122,6 +123,40 @@ CheckedLaunch mxfp8(Floats a, Floats b, int rows, const DeviceProfile& device) {
   );
 }
 
+// K tokens write b into the state, one row each: token j has the j-th unit vector as its key and row j of b as its
+// value. `rows` tokens read it, with the rows of a as their queries, and neither they nor decays change it.
+CheckedLaunch delta_rule(Floats a, Floats b, int rows, const DeviceProfile& device, mx::Dtype dtype) {
+  const int T = K + rows;
+  std::vector<float> q(static_cast<size_t>(T) * K);
+  std::vector<float> k(q.size());
+  std::vector<float> v(static_cast<size_t>(T) * N);
+  std::vector<float> beta(T);
+  for (int j = 0; j < K; ++j) {
+    k[j * K + j] = 1.0f;
+    beta[j] = 1.0f;
+  }
+  std::copy(a.begin(), a.end(), q.begin() + K * K);
+  std::copy(b.begin(), b.end(), v.begin());
+  std::vector<mx::array> inputs{
+      mx::array(q.data(), {1, T, 1, K}, dtype),
+      mx::array(k.data(), {1, T, 1, K}, dtype),
+      mx::array(v.data(), {1, T, 1, N}, dtype),
+      mx::array(std::vector<float>(T).data(), {1, T, 1}, mx::float32),
+      mx::array(beta.data(), {1, T, 1}, mx::float32)
+  };
+  GatedDeltaProblem problem{.dtype = dtype, .form = {.relaxed = true}};
+  problem.q = Operand::of(inputs[0]);
+  problem.k = Operand::of(inputs[1]);
+  problem.v = Operand::of(inputs[2]);
+  problem.g = Operand::of(inputs[3]);
+  problem.beta = Operand::of(inputs[4]);
+  return {
+      plan_gated_delta(problem, device),
+      std::move(inputs),
+      {mx::array({1, T, 1, N}, dtype, nullptr, {}), mx::array({1, 1, N, K}, mx::float32, nullptr, {})}
+  };
+}
+
 template <CheckedLaunch (*make)(Floats, Floats, int, const DeviceProfile&, mx::Dtype), mx::Dtype const& dtype>
 CheckedLaunch of_dtype(Floats a, Floats b, int rows, const DeviceProfile& device) {
   return make(a, b, rows, device, dtype);
@@ -144,6 +179,7 @@ std::span<const TensorOpsCheck> tensorops_checks() {
       TensorOpsCheck{"int8_matmul", tensorops, self_check_rows, int8},
       TensorOpsCheck{"quantized_matmul by registers", tensorops, direct_rows, of_dtype<affine, mx::bfloat16>},
       TensorOpsCheck{"quantized_matmul by staged blocks", tensorops, staged_rows, of_dtype<affine, mx::float16>},
+      TensorOpsCheck{"gated_delta by chunks", tensorops, self_check_rows, of_dtype<delta_rule, mx::bfloat16>},
       TensorOpsCheck{"quantized_matmul of mxfp8", Capability::tensorops27, direct_rows, mxfp8},
   };
   return checks;

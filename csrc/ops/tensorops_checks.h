@@ -12,11 +12,12 @@ namespace mx = mlx::core;
 
 namespace tessl {
 
-// A product as a device runs it; `out` has shape and dtype and no memory.
+// A product as a device runs it; outputs have shape and dtype and no memory, and the product stands at the end of the
+// first.
 struct CheckedLaunch {
   Plan plan;
   std::vector<mx::array> inputs;
-  mx::array out;
+  std::vector<mx::array> outputs;
 };
 
 // A family of TensorOps kernels and how it computes the product of csrc/launch/self_check.h: a family joins by an

@@ -3,9 +3,9 @@
 // Rows of fewer tokens go token by token.
 #define GATED_DELTA_FEW_TOKENS 16
 
-// Tokens of a chunk, and the floats that its preparation leaves for the scan: two matrices and four vectors.
+// Tokens of a chunk, and the floats that its preparation leaves for the scan: two matrices and six vectors.
 #define GATED_DELTA_CHUNK 64
-#define GATED_DELTA_PREPARED (2 * GATED_DELTA_CHUNK * GATED_DELTA_CHUNK + 4 * GATED_DELTA_CHUNK)
+#define GATED_DELTA_PREPARED (2 * GATED_DELTA_CHUNK * GATED_DELTA_CHUNK + 6 * GATED_DELTA_CHUNK)
 
 // Strides are in elements, of batch, token, head and column; 0 where an operand is broadcast.
 struct GatedDeltaArgs {
@@ -29,6 +29,14 @@ struct GatedDeltaArgs {
 
 static_assert(sizeof(GatedDeltaArgs) == 248, "host and shader must agree on GatedDeltaArgs");
 
+struct GatedDeltaGradArgs {
+  GatedDeltaArgs forward;
+  int64_t dy_strides[4];
+  int64_t dfinal_strides[4]; // of batch, head, row and column
+};
+
+static_assert(sizeof(GatedDeltaGradArgs) == 312, "host and shader must agree on GatedDeltaGradArgs");
+
 struct CausalConv1dArgs {
   int32_t T;
   int32_t C;
@@ -42,3 +50,16 @@ struct CausalConv1dArgs {
 };
 
 static_assert(sizeof(CausalConv1dArgs) == 96, "host and shader must agree on CausalConv1dArgs");
+
+// Tokens whose products one thread sums for a gradient of the weights.
+#define CAUSAL_CONV1D_BLOCK 256
+
+struct CausalConv1dGradArgs {
+  CausalConv1dArgs forward;
+  int32_t B;
+  int32_t blocks; // of a row of T tokens
+  int64_t dy_strides[3];
+  int64_t dlast_strides[3]; // of batch, row and channel
+};
+
+static_assert(sizeof(CausalConv1dGradArgs) == 152, "host and shader must agree on CausalConv1dGradArgs");

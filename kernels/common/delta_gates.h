@@ -40,3 +40,20 @@ inline float2 delta_gate(float g, float beta, float A_log, float dt_bias) {
   }
   return float2(metal::precise::exp(-metal::precise::exp(A_log) * softplus(g + dt_bias)), sigmoid(beta));
 }
+
+// The gate of a token whose g and beta, or a and b, are in memory.
+template <typename T>
+inline float2 gate_at(
+    device const T* g,
+    device const T* beta,
+    float A_log,
+    float dt_bias,
+    constant GatedDeltaArgs& args,
+    uint batch,
+    int token,
+    int head
+) {
+  const int64_t g_place = delta_offset(args.g_strides, batch, token, head);
+  const int64_t beta_place = delta_offset(args.beta_strides, batch, token, head);
+  return delta_gate(float(g[g_place]), float(beta[beta_place]), A_log, dt_bias);
+}

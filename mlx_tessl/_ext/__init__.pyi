@@ -55,7 +55,7 @@ def push_emulation(gpu: str, macos: str, *, check: bool, order: str, seed: int, 
 
 def pop_emulation() -> None: ...
 
-def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.core.array | None = None, beta: mlx.core.array | None = None, state: mlx.core.array | None = None, *, gates: tuple[mlx.core.array, mlx.core.array, mlx.core.array, mlx.core.array] | None = None, starts: mlx.core.array | None = None, lengths: mlx.core.array | None = None, normalize_qk: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]: ...
+def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.core.array | None = None, beta: mlx.core.array | None = None, state: mlx.core.array | None = None, *, gates: tuple[mlx.core.array, mlx.core.array, mlx.core.array, mlx.core.array] | None = None, starts: mlx.core.array | None = None, lengths: mlx.core.array | None = None, normalize_qk: bool = False, precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]: ...
 
 def causal_conv1d(x: mlx.core.array, weight: mlx.core.array, state: mlx.core.array | None = None, *, activation: str | None = 'silu', starts: mlx.core.array | None = None, lengths: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]: ...
 
@@ -115,7 +115,7 @@ def check_product(product: Callable[[Sequence[float], Sequence[float]], Sequence
 
 def tensorops_checks(gpu: str, macos: str) -> list:
     """
-    The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, dtype of the output, and whether a kernel of the library in question is in the plan.
+    The products by which a device's TensorOps kernels earn trust: name, rows, plan, inputs, shape and dtype of each output, and whether a kernel of the library in question is in the plan. The product ends the first output.
     """
 
 def sparse_max_pool(hidden: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, activation: str = 'log1p_relu', pooling: str = 'max', precision: str | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array: ...

@@ -4,6 +4,7 @@ import mlx.core as mx
 
 from .. import _ext, reference
 from .._dispatch import takes_twin
+from ..reference.attention import Precision
 from ..reference.gated_delta import Gates
 from ..reference.streams import Stream
 
@@ -20,6 +21,7 @@ def gated_delta(
     starts: mx.array | None = None,
     lengths: mx.array | None = None,
     normalize_qk: bool = False,
+    precision: Precision | None = None,
     stream: Stream = None,
 ) -> tuple[mx.array, mx.array]:
     """The gated delta rule, the recurrence of Qwen3.5's linear attention.
@@ -45,6 +47,9 @@ def gated_delta(
         starts: ``[B]`` integers, clipped to ``0..T``: where each row begins. Tokens before it are passed over.
         lengths: ``[B]`` integers, clipped to ``0..T``: where each row ends.
         normalize_qk: Divides the rows of q and k by ``sqrt(sum of squares + 1e-6)``, and those of q by ``sqrt(Dk)``.
+        precision: How chunks are multiplied on a GPU with matrix units: ``"exact"``, in float32, or ``"relaxed"``:
+            operands in float32, the state among them, are truncated to tf32; the state itself stays whole. ``None`` is
+            MLX's own rule, the variable ``MLX_ENABLE_TF32``. Elsewhere, and in gradients, products are in float32.
         stream: Stream or device.
 
     Returns:
@@ -53,7 +58,7 @@ def gated_delta(
 
     Raises:
         ValueError: Shapes that do not fit, no heads, ``Dk = 0``, ``Dv = 0``, both or neither of ``gates`` and
-            ``g, beta``, a dtype other than float32, float16 or bfloat16, complex numbers.
+            ``g, beta``, a dtype other than float32, float16 or bfloat16, complex numbers, an unknown ``precision``.
 
     Source: Yang, Kautz and Hatamizadeh, arXiv 2412.06464; the chunk form is that of Yang et al., arXiv 2406.06484.
     """
@@ -69,5 +74,6 @@ def gated_delta(
         starts=starts,
         lengths=lengths,
         normalize_qk=normalize_qk,
+        precision=precision,
         stream=stream,
     )

@@ -22,9 +22,11 @@ def gated_delta(
     starts: mx.array | None = None,
     lengths: mx.array | None = None,
     normalize_qk: bool = False,
+    precision: str | None = None,
     stream: Stream = None,
 ) -> tuple[mx.array, mx.array]:
     """Twin of :func:`mlx_tessl.gated_delta`: whole chunks of 64 tokens by matrix products, one after another."""
+    del precision
     with on(stream):
         (B, T, Hk, Dk), (Hv, Dv) = q.shape, v.shape[2:]
         inside = visible_tokens(B, T, starts, lengths)

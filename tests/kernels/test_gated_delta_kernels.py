@@ -13,17 +13,21 @@ import mlx_tessl as mt
 
 from ..ops import gated_delta_oracle as oracle
 from ..ops.layouts import LAYOUTS
-from ..ops.test_gated_delta import TestCausalConv1d, arrays, error, problem
+from ..ops.test_gated_delta import arrays, convolution_problem, error, problem
 
 TYPED = [(mx.float32, 2e-6), (mx.float16, 1e-3), (mx.bfloat16, 8e-3)]
-convolution_problem = TestCausalConv1d.problem
 
 
-def emulated(op: Callable[..., Any], *positional: mx.array, **inputs: Any) -> tuple[list[mx.array], list[str]]:
-    """The results of an op on a first GPU, and its kernels."""
+M1, M5 = ("m1", "14.0"), ("m5-pro", "26.4")
+
+
+def emulated(
+    op: Callable[..., Any], *positional: mx.array, device: tuple[str, str] = M1, **inputs: Any
+) -> tuple[list[mx.array], list[str]]:
+    """The results of an op on a first GPU, or another, and its kernels."""
     mx.eval([x for x in (*positional, *inputs.values()) if x is not None and not isinstance(x, bool | str)])
     with mt.trace() as entries:
-        with mt.emulate("m1", "14.0", check=True, order="shuffled", seed=1):
+        with mt.emulate(*device, check=True, order="shuffled", seed=1):
             outputs = list(op(*positional, **inputs, stream=mx.cpu))
         mx.eval(outputs)
     assert {entry.backend for entry in entries} <= {"emulator"}
@@ -73,6 +77,65 @@ def test_chunks_of_released_sizes(dtype: mx.Dtype, bound: float) -> None:
     assert error(state, expected_state) <= 2e-6
 
 
+# Of tf32 operands, in units of the largest magnitude: observed 2e-3 of y, 1.5e-3 of the state.
+TF32_ERROR = 4e-3
+ON_MATRIX_UNITS = {"device": M5, "precision": "relaxed", "normalize_qk": True}
+
+
+@pytest.mark.parametrize("T", [16, 64, 65, 130])
+@pytest.mark.parametrize("with_state", [True, False])
+def test_matrix_units(T: int, with_state: bool) -> None:
+    inputs = problem(B=1, T=T, Hk=1, Hv=2, Dk=40, Dv=37)
+    if not with_state:
+        del inputs["state"]
+    (y, state), kernels = emulated(mt.gated_delta, **arrays(inputs), **ON_MATRIX_UNITS)
+    assert kernels == ["gated_delta_tensorops_prepare_float32", "gated_delta_tensorops_scan_float32"]
+    expected_y, expected_state = oracle.recurrence(**inputs, normalize_qk=True)
+    assert error(y, expected_y) <= TF32_ERROR
+    assert error(state, expected_state) <= TF32_ERROR
+
+
+@pytest.mark.parametrize("Dk", [64, 128])
+@pytest.mark.parametrize(("dtype", "bound"), [(mx.float16, 3e-3), (mx.bfloat16, 8e-3)], ids=str)
+def test_matrix_units_of_released_sizes(dtype: mx.Dtype, bound: float, Dk: int) -> None:
+    """Slices of one projection, gates folded in."""
+    rng = np.random.default_rng(5)
+    inputs = arrays(problem(B=1, T=70, Hk=1, Hv=1, Dk=Dk, Dv=64), dtype)
+    together = mx.concatenate([inputs[n].reshape(1, 70, -1) for n in "qkv"], axis=-1)
+    q, k, v = (mx.expand_dims(x, 2) for x in mx.split(together, [Dk, 2 * Dk], axis=-1))
+    a, b = (mx.array(rng.standard_normal((1, 70, 1)).astype(np.float32)).astype(dtype) for _ in range(2))
+    A_log, dt_bias = (mx.array(rng.standard_normal(1).astype(np.float32)) for _ in range(2))
+    operands = {"q": q, "k": k, "v": v, "state": inputs["state"]}
+    mx.eval(operands)
+    (y, state), _ = emulated(mt.gated_delta, **operands, gates=(a, b, A_log, dt_bias), **ON_MATRIX_UNITS)
+    g, beta = oracle.gates(*(np.array(x.astype(mx.float32)) for x in (a, b, A_log, dt_bias)))
+    wide = {name: np.array(x.astype(mx.float32)) for name, x in operands.items()}
+    expected_y, expected_state = oracle.recurrence(**wide, g=g, beta=beta, normalize_qk=True)
+    assert error(y, expected_y) <= bound
+    assert error(state, expected_state) <= TF32_ERROR
+
+
+def test_matrix_units_of_whole_numbers() -> None:
+    """Products of small integers leave nothing to truncate: tokens write what others read, to the bit."""
+    rng = np.random.default_rng(1)
+    k = np.zeros((1, 100, 1, 64), np.float32)
+    k[0, np.arange(64), 0, np.arange(64)] = 1
+    q, v = (rng.integers(-2, 3, (1, 100, 1, n)).astype(np.float32) for n in (64, 33))
+    beta = (np.arange(100) < 64).astype(np.float32).reshape(1, 100, 1)
+    operands = [mx.array(x) for x in (q, k, v, np.zeros_like(beta), beta)]
+    (y, state), _ = emulated(mt.gated_delta, *operands, device=M5, precision="relaxed")
+    rows = np.tril(np.ones((100, 64))) * q[0, :, 0]
+    assert np.array_equal(np.array(y)[0, :, 0], rows @ v[0, :64, 0])
+    assert np.array_equal(np.array(state)[0, 0], v[0, :64, 0].T)
+
+
+@pytest.mark.parametrize("device", [M1, M5], ids=["m1", "m5"])
+def test_exact_products_stay_off_the_matrix_units(device: tuple[str, str]) -> None:
+    inputs = arrays(problem(B=1, T=16, Hk=1, Hv=1, Dk=8, Dv=8))
+    _, kernels = emulated(mt.gated_delta, **inputs, device=device, precision="exact")
+    assert kernels == ["gated_delta_prepare_float32", "gated_delta_scan_float32"]
+
+
 @pytest.mark.parametrize("hard", ["strong_decay", "equal_keys"])
 def test_hard_chunks(hard: str) -> None:
     inputs = problem(B=1, T=64, Hk=1, Hv=1, Dk=32, Dv=16)
@@ -89,7 +152,8 @@ def test_hard_chunks(hard: str) -> None:
     assert error(state, expected_state) <= 1e-5
 
 
-def test_ragged_chunks_have_the_bits_of_rows_alone() -> None:
+@pytest.mark.parametrize("device", [M1, M5], ids=["m1", "m5"])
+def test_ragged_chunks_have_the_bits_of_rows_alone(device: tuple[str, str]) -> None:
     """Long rows by chunks, short ones token by token, none at all: each as it would go alone."""
     T = 70
     inputs = problem(B=5, T=T, Hk=1, Hv=1, Dk=16, Dv=16)
@@ -99,17 +163,35 @@ def test_ragged_chunks_have_the_bits_of_rows_alone() -> None:
         for name in ("q", "k", "v", "g", "beta"):
             hidden[name][b, :start] = hidden[name][b, end:] = np.nan
     ranges = {"starts": mx.array(starts), "lengths": mx.array(lengths)}
-    (y, state), kernels = emulated(mt.gated_delta, **arrays(hidden), **ranges, normalize_qk=True)
-    assert kernels == ["gated_delta_prepare_float32", "gated_delta_scan_float32", "gated_delta_float32_32"]
+    where = {"device": device, "precision": "relaxed", "normalize_qk": True}
+    (y, state), kernels = emulated(mt.gated_delta, **arrays(hidden), **ranges, **where)
+    family = "gated_delta_tensorops" if device == M5 else "gated_delta"
+    assert kernels == [f"{family}_prepare_float32", f"{family}_scan_float32", "gated_delta_float32_32"]
     for b, (start, end) in enumerate(zip(starts, lengths, strict=True)):
         own = {n: x[b : b + 1] if n == "state" else x[b : b + 1, start:end] for n, x in inputs.items()}
         own_state = mx.array(own["state"])
         if end > start:
-            (own_y, own_state), _ = emulated(mt.gated_delta, **arrays(own), normalize_qk=True)
+            (own_y, own_state), _ = emulated(mt.gated_delta, **arrays(own), **where)
             assert mx.array_equal(y[b : b + 1, start:end], own_y)
         assert mx.array_equal(state[b : b + 1], own_state)
         assert not mx.any(y[b, :start]).item()
         assert not mx.any(y[b, end:]).item()
+
+
+@pytest.mark.parametrize("device", [M1, M5], ids=["m1", "m5"])
+def test_pieces_of_whole_chunks_have_the_bits_of_the_whole(device: tuple[str, str]) -> None:
+    """What is left after them has at least the 16 tokens of a chunk, or would go token by token."""
+    inputs = arrays(problem(B=1, T=144, Hk=1, Hv=1, Dk=16, Dv=16))
+    where = {"device": device, "precision": "relaxed", "normalize_qk": True}
+    (whole_y, whole_state), _ = emulated(mt.gated_delta, **inputs, **where)
+    state = inputs.pop("state")
+    ys = []
+    for begin in (0, 64, 128):
+        piece = {name: x[:, begin : begin + 64] for name, x in inputs.items()}
+        (y, state), _ = emulated(mt.gated_delta, **piece, state=state, **where)
+        ys.append(y)
+    assert mx.array_equal(mx.concatenate(ys, axis=1), whole_y)
+    assert mx.array_equal(state, whole_state)
 
 
 @pytest.mark.parametrize("Dk", [1, 32, 33, 128, 256])

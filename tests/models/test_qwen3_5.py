@@ -125,6 +125,27 @@ class TestGolden:
         model(ids[:, :20], cache=cache)
         assert error(model(ids[:, 20:], cache=cache)[:, -1], data["chunked.logits_last"]) <= BOUND
 
+    @pytest.mark.parametrize("size", [64, 128, 192])
+    @pytest.mark.parametrize("T", [200, 320])
+    def test_prefill_in_pieces_of_whole_chunks(self, golden: Golden, T: int, size: int) -> None:
+        """The same tokens at every place and in what follows.
+
+        Seen besides: the same bits of logits and states where the last piece has 64 tokens or more too, since then
+        nothing of the model goes by its code for few rows; else 1e-6.
+        """
+        model, _ = golden
+        ids = mx.array(np.random.default_rng(T).integers(5, 320, (1, T)))
+        caches = [model.make_cache() for _ in range(2)]
+        whole = model(ids, cache=caches[0])
+        pieces = [model(ids[:, start : start + size], cache=caches[1]) for start in range(0, T, size)]
+        logits = mx.concatenate(pieces, axis=1)
+        assert error(logits, whole) <= BOUND
+        assert mx.array_equal(logits.argmax(-1), whole.argmax(-1))
+        last = [whole[:, -1:].argmax(-1)] * 2
+        for _ in range(6):
+            last = [model(token, cache=cache).argmax(-1) for token, cache in zip(last, caches, strict=True)]
+            assert mx.array_equal(*last)
+
     @pytest.mark.parametrize("chunk", [None, 1, 3])
     def test_greedy_tokens(self, golden: Golden, chunk: int | None) -> None:
         model, data = golden
@@ -156,6 +177,13 @@ class TestGolden:
             mx.eval(logits)
         assert {entry.backend for entry in entries} == {"emulator"}
         assert {"mlx_tessl.gated_delta", "mlx_tessl.causal_conv1d"} <= {entry.op for entry in entries}
+        kernels = [
+            launch.kernel for entry in entries if entry.op == "mlx_tessl.gated_delta" for launch in entry.launches
+        ]
+        by_chunks = "gated_delta_tensorops_scan_float32" if gpu == "m5-pro" else "gated_delta_scan_float32"
+        linear_layers = sum(layer.is_linear for layer in model.layers)
+        assert kernels.count(by_chunks) == linear_layers  # the prompt, then two tokens
+        assert sum(kernel.startswith("gated_delta_float32") for kernel in kernels) == 2 * linear_layers
         assert error(mx.stack(logits, axis=1), data["decode.logits"][:, :3]) <= bound
 
     def test_gradients(self, tiny: qwen3_5.Model) -> None:

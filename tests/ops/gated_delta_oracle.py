@@ -27,6 +27,53 @@ def recurrence(
     return y, S
 
 
+def recurrence_gradients(
+    q: Array,
+    k: Array,
+    v: Array,
+    g: Array,
+    beta: Array,
+    state: Array,
+    dy: Array,
+    dstate: Array,
+    *,
+    normalize_qk: bool = False,
+) -> dict[str, Array]:
+    """The gradients of q, k, v, g, beta and state ``[B, Hv, Dv, Dk]``, from those of both results."""
+    raw = [x.astype(np.float64) for x in (q, k)]
+    v, g, beta, dy, dS = (x.astype(np.float64) for x in (v, g, beta, dy, dstate))
+    (B, T, Hk, Dk), Hv = q.shape, v.shape[2]
+    lengths = [np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) if normalize_qk else np.ones((1, 1, 1, 1)) for x in raw]
+    scales = [Dk**-0.5 if normalize_qk else 1.0, 1.0]
+    q, k = (np.repeat(s * x / n, Hv // Hk, axis=2) for x, n, s in zip(raw, lengths, scales, strict=True))
+    decayed, updates, after = [], [], []
+    S = np.broadcast_to(state.astype(np.float64), dS.shape)
+    for t in range(T):
+        decayed.append(S * np.exp(g[:, t])[..., None, None])
+        updates.append(v[:, t] - np.einsum("bhvk,bhk->bhv", decayed[-1], k[:, t]))
+        S = decayed[-1] + (beta[:, t, :, None] * updates[-1])[..., None] * k[:, t, :, None, :]
+        after.append(S)
+    dq, dk = (np.zeros((B, T, Hv, Dk)) for _ in range(2))
+    dv, dg, dbeta = (np.zeros(x.shape) for x in (v, g, beta))
+    for t in reversed(range(T)):
+        dS = dS + dy[:, t, :, :, None] * q[:, t, :, None, :]
+        dq[:, t] = np.einsum("bhvk,bhv->bhk", after[t], dy[:, t])
+        du = np.einsum("bhvk,bhk->bhv", dS, k[:, t])
+        dbeta[:, t] = (du * updates[t]).sum(-1)
+        dv[:, t] = beta[:, t, :, None] * du
+        dk[:, t] = np.einsum("bhvk,bhv->bhk", dS, beta[:, t, :, None] * updates[t])
+        dk[:, t] -= np.einsum("bhvk,bhv->bhk", decayed[t], dv[:, t])
+        dS = dS - dv[:, t, :, :, None] * k[:, t, :, None, :]
+        dg[:, t] = (dS * decayed[t]).sum((-1, -2))
+        dS = dS * np.exp(g[:, t])[..., None, None]
+    found = {"v": dv, "g": dg, "beta": dbeta, "state": dS}
+    for name, gradient, x, n, s in zip("qk", (dq, dk), raw, lengths, scales, strict=True):
+        gradient = gradient.reshape(B, T, Hk, Hv // Hk, Dk).sum(3)
+        along = (gradient * x).sum(-1, keepdims=True) / n**2 if normalize_qk else 0.0
+        found[name] = s / n * (gradient - along * x)
+    return {name: found[name] for name in ("q", "k", "v", "g", "beta", "state")}
+
+
 def gates(a: Array, b: Array, A_log: Array, dt_bias: Array) -> tuple[Array, Array]:
     a, b, A_log, dt_bias = (x.astype(np.float64) for x in (a, b, A_log, dt_bias))
     return -np.exp(A_log) * np.logaddexp(a + dt_bias, 0), 1 / (1 + np.exp(-b))
@@ -42,3 +89,30 @@ def convolution(
     rows = np.concatenate([before, x], axis=1)
     y = sum(weight[:, j] * rows[:, j : j + T] for j in range(K))
     return (y / (1 + np.exp(-y)) if activation else y), rows[:, T:]
+
+
+def gates_gradients(
+    a: Array, b: Array, A_log: Array, dt_bias: Array, dg: Array, dbeta: Array
+) -> tuple[Array, Array, Array, Array]:
+    """The gradients of a, b, A_log and dt_bias, from those of g and beta ``[B, T, Hv]``."""
+    g, beta = gates(a, b, A_log, dt_bias)
+    da = dg * -np.exp(A_log.astype(np.float64)) / (1 + np.exp(-(a.astype(np.float64) + dt_bias)))
+    return da, dbeta * beta * (1 - beta), (dg * g).sum((0, 1)), da.sum((0, 1))
+
+
+def convolution_gradients(
+    x: Array, weight: Array, state: Array, dy: Array, dlast: Array, activation: str | None = "silu"
+) -> dict[str, Array]:
+    """The gradients of x, weight and state ``[B, K - 1, C]``, from those of both results."""
+    x, weight, state, dy = (a.astype(np.float64) for a in (x, weight, state, dy))
+    T, K = x.shape[1], weight.shape[1]
+    rows = np.concatenate([state, x], axis=1)
+    sums = sum(weight[:, j] * rows[:, j : j + T] for j in range(K))
+    s = 1 / (1 + np.exp(-sums))
+    ds = dy * s * (1 + sums * (1 - s)) if activation else dy
+    drows = np.zeros(rows.shape)
+    drows[:, T:] += dlast
+    for j in range(K):
+        drows[:, j : j + T] += weight[:, j] * ds
+    dweight = np.stack([(ds * rows[:, j : j + T]).sum((0, 1)) for j in range(K)], axis=1)
+    return {"x": drows[:, K - 1 :], "weight": dweight, "state": drows[:, : K - 1]}

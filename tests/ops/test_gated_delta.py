@@ -42,6 +42,13 @@ def problem(
     return {name: x.astype(np.float32) for name, x in inputs.items()}
 
 
+def convolution_problem(B: int, T: int, C: int = 20, K: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([B, T, C, K])
+    shapes = ((B, T, C), (C, K), (B, K - 1, C))
+    x, weight, state = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    return x, weight, state
+
+
 def arrays(inputs: dict[str, np.ndarray], dtype: mx.Dtype = mx.float32) -> dict[str, mx.array]:
     return {name: mx.array(x).astype(dtype if name in "qkv" else mx.float32) for name, x in inputs.items()}
 
@@ -161,6 +168,22 @@ class TestGatedDelta:
             assert not mx.any(y[b, :start]).item()
             assert not mx.any(y[b, end:]).item()
 
+    @pytest.mark.parametrize("size", [64, 128, 192])
+    @pytest.mark.parametrize("rest", [0, 5, 44])
+    def test_pieces_of_whole_chunks_have_the_bits_of_the_whole(self, size: int, rest: int) -> None:
+        """What is left after them may be a piece of its own, if of more than the four tokens that go one by one."""
+        T = 256 + rest
+        inputs = arrays(problem(B=2, T=T))
+        whole_y, whole_state = mt.gated_delta(**inputs, normalize_qk=True)
+        state = inputs.pop("state")
+        ys = []
+        for begin in range(0, T, size):
+            piece = {name: x[:, begin : begin + size] for name, x in inputs.items()}
+            y, state = mt.gated_delta(**piece, state=state, normalize_qk=True)
+            ys.append(y)
+        assert mx.array_equal(mx.concatenate(ys, axis=1), whole_y)
+        assert mx.array_equal(state, whole_state)
+
     @each_op
     def test_hidden_tokens_are_not_read(self, which: str) -> None:
         inputs = problem(B=2, T=70)
@@ -192,19 +215,12 @@ class TestGatedDelta:
 
 
 class TestCausalConv1d:
-    @staticmethod
-    def problem(B: int, T: int, C: int = 20, K: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rng = np.random.default_rng([B, T, C, K])
-        shapes = ((B, T, C), (C, K), (B, K - 1, C))
-        x, weight, state = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-        return x, weight, state
-
     @each_op
     @pytest.mark.parametrize("T", [0, 1, 2, 3, 4, 70])
     @pytest.mark.parametrize("K", [1, 2, 4])
     @pytest.mark.parametrize("activation", ["silu", None])
     def test_result(self, which: str, T: int, K: int, activation: Any) -> None:
-        x, weight, state = self.problem(2, T, K=K)
+        x, weight, state = convolution_problem(2, T, K=K)
         for given in (None, state, state[:1], state[0]):
             expected_y, expected_last = oracle.convolution(x, weight, given, activation)
             before = None if given is None else mx.array(given)
@@ -214,7 +230,7 @@ class TestCausalConv1d:
 
     @each_op
     def test_ragged_rows(self, which: str) -> None:
-        x, weight, state = self.problem(5, 9)
+        x, weight, state = convolution_problem(5, 9)
         starts, lengths = [0, 2, 0, 9, 4], [9, 9, 5, 9, 6]
         hidden = x.copy()
         for b, (start, end) in enumerate(zip(starts, lengths, strict=True)):
@@ -233,7 +249,7 @@ class TestCausalConv1d:
 
     @each_op
     def test_pieces_are_the_whole(self, which: str) -> None:
-        x, weight, _ = (mx.array(a) for a in self.problem(1, 30))
+        x, weight, _ = (mx.array(a) for a in convolution_problem(1, 30))
         whole, last = OPS[which][1](x, weight)
         state, ys = None, []
         for begin, end in ((0, 1), (1, 3), (3, 20), (20, 30)):
