@@ -112,18 +112,15 @@ def random_case(rng: random.Random) -> Case:
     case = replace(case, K=max(case.K, 1))
     if rng.random() < 0.5 or case.batch:
         return case
-    wide = replace(
-        case,
-        M=rng.choice((*SIZES, 130, 260)),
-        N=case.N if case.op == "quantized_matmul" and not case.transpose else rng.choice((600, 1300, 2700)),
-        a_layout=rng.choice(("rows", "columns")),
-        b_layout=rng.choice(("rows", "columns")),
-    )
+    wide = replace(case, M=rng.choice((*SIZES, 130, 260)), N=rng.choice((600, 1300, 2700)))
+    wide = replace(wide, a_layout=rng.choice(("rows", "columns")), b_layout=rng.choice(("rows", "columns")))
     if wide.op == "quantized_matmul":
-        return wide
+        # Groups, of at most 128, lie along N where weights are not transposed.
+        return wide if wide.transpose else replace(wide, N=rng.choice((640, 1280, 2688)))
     # A K that is split although tiles fill the GPU begins at 8192.
-    long = wide.op == "matmul" and wide.M in (130, 260) and rng.random() < 0.3
-    return replace(wide, K=8192 if long else rng.choice((16, 24, 130)))
+    if wide.op == "matmul" and rng.random() < 0.1:
+        return replace(wide, M=130, N=600, K=8192)
+    return replace(wide, K=rng.choice((16, 24, 130)))
 
 
 def cheapest_case_of_each_kernel(draws: int, seed: int = 0, wanted: Collection[str] = ()) -> dict[str, Case]:
