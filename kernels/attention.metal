@@ -10,7 +10,7 @@
 //       l, sums *= exp2(m - best); m = best
 //       l += sum of weights; sums += weights v
 //     out = sums / l
-//     lse = (m + log2(l)) ln(2)
+//     m and l are kept for the gradients
 //
 // For few queries, by vectors: the heads that share keys, and their queries, are the rows of one threadgroup, four at a
 // time, so that keys are read once for them.
@@ -36,7 +36,7 @@
 using namespace metal;
 
 constant bool attention_has_sinks [[function_constant(9)]];
-constant bool attention_saves_lse [[function_constant(10)]];
+constant bool attention_saves_ends [[function_constant(10)]];
 
 // Greatest of the four lanes of a row, and their sum.
 inline float row_max(float x) {
@@ -63,7 +63,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const float* sinks [[buffer(8), function_constant(attention_has_sinks)]],
     device T* out [[buffer(9)]],
-    device float* lse [[buffer(10), function_constant(attention_saves_lse)]],
+    device float* ends [[buffer(10), function_constant(attention_saves_ends)]],
     constant AttentionArgs& args [[buffer(11)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
@@ -134,8 +134,8 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
   const AttentionEnd end = attention_end(m, row_sum(l), attention_has_sinks, sink);
   const int64_t first_row = (int64_t(row) * args.heads + head) * args.Tq;
   store_sums(out + first_row * args.Dv, first_query, args.Tq, column, args.Dv, sums, end.factor, team);
-  if (attention_saves_lse && column == 0 && team.part == 0 && lane % 4 == 0 && query < args.Tq) {
-    lse[first_row + query] = end.lse;
+  if (attention_saves_ends && column == 0 && team.part == 0 && lane % 4 == 0 && query < args.Tq) {
+    store_end(ends, first_row + query, end);
   }
 }
 
@@ -157,7 +157,7 @@ template <typename T, int LANES, int QUADS, int ROWS>
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const float* sinks [[buffer(8), function_constant(attention_has_sinks)]],
     device T* out [[buffer(9), function_constant(attention_is_whole)]],
-    device float* lse [[buffer(10), function_constant(attention_saves_lse)]],
+    device float* ends [[buffer(10), function_constant(attention_saves_ends)]],
     constant AttentionArgs& args [[buffer(11)]],
     device float* split_sums [[buffer(12), function_constant(attention_splits)]],
     device float2* split_ends [[buffer(13), function_constant(attention_splits)]],
@@ -283,8 +283,8 @@ template <typename T, int LANES, int QUADS, int ROWS>
         const float sink = attention_has_sinks ? sinks[head * args.sinks_stride] : 0.0f;
         const AttentionEnd end = attention_end(best, total, attention_has_sinks, sink);
         factor = end.factor;
-        if (attention_saves_lse && thread_index == 0) {
-          lse[row] = end.lse;
+        if (attention_saves_ends && thread_index == 0) {
+          store_end(ends, row, end);
         }
       } else if (thread_index == 0) {
         split_ends[row * args.splits + split] = float2(best, total);
@@ -313,34 +313,34 @@ template <typename T>
     device const float2* split_ends [[buffer(1)]],
     device const float* sinks [[buffer(2), function_constant(attention_has_sinks)]],
     device T* out [[buffer(3)]],
-    device float* lse [[buffer(4), function_constant(attention_saves_lse)]],
+    device float* ends [[buffer(4), function_constant(attention_saves_ends)]],
     constant AttentionArgs& args [[buffer(5)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]]
 ) {
   const uint head = group.y;
   const int64_t row = (int64_t(group.z) * args.heads + head) * args.Tq + group.x;
-  device const float2* ends = split_ends + row * args.splits;
+  device const float2* row_ends = split_ends + row * args.splits;
   float best = hidden_score;
   for (int s = 0; s < args.splits; ++s) {
-    best = max(best, ends[s][0]);
+    best = max(best, row_ends[s][0]);
   }
   float total = 0.0f;
   for (int s = 0; s < args.splits; ++s) {
-    total += ends[s][1] * fast::exp2(max(ends[s][0] - best, -1000.0f));
+    total += row_ends[s][1] * fast::exp2(max(row_ends[s][0] - best, -1000.0f));
   }
   const float sink = attention_has_sinks ? sinks[head * args.sinks_stride] : 0.0f;
   const AttentionEnd end = attention_end(best, total, attention_has_sinks, sink);
   for (int column = int(thread_index); column < args.Dv; column += 128) {
     float sum = 0.0f;
     for (int s = 0; s < args.splits; ++s) {
-      const float factor = fast::exp2(max(ends[s][0] - best, -1000.0f));
+      const float factor = fast::exp2(max(row_ends[s][0] - best, -1000.0f));
       sum += split_sums[(row * args.splits + s) * args.Dv + column] * factor;
     }
     out[row * args.Dv + column] = T(sum * end.factor);
   }
-  if (attention_saves_lse && thread_index == 0) {
-    lse[row] = end.lse;
+  if (attention_saves_ends && thread_index == 0) {
+    store_end(ends, row, end);
   }
 }
 

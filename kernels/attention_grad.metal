@@ -5,7 +5,7 @@
 //
 //   queries: for each tile of queries, one threadgroup
 //     for each block of keys that one of them may see:
-//       weights = exp(scores - lse); dscores = weights (dout v^T - delta)
+//       weights = 2^(scores - m) / l; dscores = weights (dout v^T - delta)
 //       dq += dscores k
 //
 //   keys: for each tile of keys of the row, or of the prefix, one threadgroup
@@ -16,7 +16,7 @@
 //   mask: for each tile of an additive mask as it was given, one threadgroup
 //     the sum of dscores over the rows, heads, queries and keys that share its elements, in order
 //
-//   sinks: for each head, one threadgroup: -sum of exp(sink - lse) delta
+//   sinks: for each head, one threadgroup: -sum of the sink's weights times delta
 //
 // Blocks, tiles and their division among threads are those of attention.metal.
 
@@ -105,7 +105,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* starts [[buffer(6), function_constant(attention_has_starts)]],
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const T* dout [[buffer(8), function_constant(attention_has_pairs)]],
-    device const float* lse [[buffer(9), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(9), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(10), function_constant(attention_has_pairs)]],
     device T* dq [[buffer(11)]],
     constant AttentionGradArgs& grad_args [[buffer(12)]],
@@ -135,7 +135,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
     const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, row, kv_head, keys, args.D);
     const AttentionRows<T> v_rows = key_rows(v, prefix_v, args.v, args.prefix_v, row, kv_head, keys, args.Dv);
-    const SavedRows saved = saved_rows(lse, delta, grad_args, row, head);
+    const SavedRows saved = saved_rows(ends, delta, grad_args, row, head);
     const AttentionRange tile{first_query, min(first_query + Tile::rows, args.Tq)};
     const AttentionRange seen = keys.seen_by(tile);
 
@@ -167,7 +167,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* starts [[buffer(6), function_constant(attention_has_starts)]],
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const T* dout [[buffer(8), function_constant(attention_has_pairs)]],
-    device const float* lse [[buffer(9), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(9), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(10), function_constant(attention_has_pairs)]],
     device T* dk [[buffer(11), function_constant(attention_has_depth)]],
     device T* dv [[buffer(12), function_constant(attention_has_values)]],
@@ -211,7 +211,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
         const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
         const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
         const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
-        const SavedRows saved = saved_rows(lse, delta, grad_args, row, head);
+        const SavedRows saved = saved_rows(ends, delta, grad_args, row, head);
         for (int query = seeing.first / Tile::block * Tile::block; query < seeing.end; query += Tile::block) {
           simdgroup_float8x8 products[Tile::score_fragments];
           float weights[8];
@@ -258,7 +258,7 @@ template <typename T>
     device const int* starts [[buffer(6), function_constant(attention_has_starts)]],
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const T* dout [[buffer(8), function_constant(attention_has_pairs)]],
-    device const float* lse [[buffer(9), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(9), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(10), function_constant(attention_has_pairs)]],
     device T* dmask [[buffer(11)]],
     constant AttentionGradArgs& grad_args [[buffer(12)]],
@@ -297,7 +297,7 @@ template <typename T>
         const AttentionRows<T> douts = query_rows(dout, grad_args.dout, uint(row), uint(h), args.Tq, args.Dv);
         const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, uint(row), kv_head, keys, args.D);
         const AttentionRows<T> v_rows = key_rows(v, prefix_v, args.v, args.prefix_v, uint(row), kv_head, keys, args.Dv);
-        const SavedRows saved = saved_rows(lse, delta, grad_args, uint(row), uint(h));
+        const SavedRows saved = saved_rows(ends, delta, grad_args, uint(row), uint(h));
         for (int query = first_query; query < end_query; query += Tile::rows) {
           const AttentionRange tile{query, min(query + Tile::rows, args.Tq)};
           const AttentionRange seen = keys.seen_by(tile);
@@ -355,7 +355,7 @@ template <typename T>
 
 [[kernel, max_total_threads_per_threadgroup(256)]] void attention_grad_sinks(
     device const float* sinks [[buffer(0)]],
-    device const float* lse [[buffer(1), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(1), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(2), function_constant(attention_has_pairs)]],
     device float* dsinks [[buffer(3)]],
     constant AttentionGradArgs& args [[buffer(4)]],
@@ -370,11 +370,11 @@ template <typename T>
   float sum = 0.0f;
   if (attention_has_pairs) {
     for (int row = 0; row < args.forward.B; ++row) {
-      const SavedRows saved = saved_rows(lse, delta, args, uint(row), head);
+      const SavedRows saved = saved_rows(ends, delta, args, uint(row), head);
       for (int query = int(thread_index); query < args.forward.Tq; query += 256) {
         const AttentionSavedRow x = saved.at(query);
-        if (x.lse != largest_float) {
-          sum -= fast::exp2((sink - x.lse) * log2_e) * x.delta;
+        if (x.inverse != 0.0f) {
+          sum -= x.weight(sink * log2_e) * x.delta;
         }
       }
     }

@@ -39,7 +39,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* starts [[buffer(6), function_constant(attention_has_starts)]],
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const T* dout [[buffer(8), function_constant(attention_has_pairs)]],
-    device const float* lse [[buffer(9), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(9), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(10), function_constant(attention_has_pairs)]],
     device T* dq [[buffer(11)]],
     constant AttentionGradArgs& grad_args [[buffer(12)]],
@@ -77,7 +77,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
     const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, row, kv_head, keys, args.D);
     const AttentionRows<T> v_rows = key_rows(v, prefix_v, args.v, args.prefix_v, row, kv_head, keys, args.Dv);
-    const SavedRows saved = saved_rows(lse, delta, grad_args, row, head);
+    const SavedRows saved = saved_rows(ends, delta, grad_args, row, head);
     const AttentionRange strip{first_query, min(first_query + Tile::strip, args.Tq)};
     const AttentionRange seen_by_strip = keys.seen_by(strip);
     const AttentionRange seen = keys.seen_by({first_of_tile, min(first_of_tile + Tile::rows, args.Tq)});
@@ -124,7 +124,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* starts [[buffer(6), function_constant(attention_has_starts)]],
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const T* dout [[buffer(8), function_constant(attention_has_pairs)]],
-    device const float* lse [[buffer(9), function_constant(attention_has_pairs)]],
+    device const float* ends [[buffer(9), function_constant(attention_has_pairs)]],
     device const float* delta [[buffer(10), function_constant(attention_has_pairs)]],
     device T* dk [[buffer(11), function_constant(attention_has_depth)]],
     device T* dv [[buffer(12), function_constant(attention_has_values)]],
@@ -177,7 +177,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
         const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
         const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
         const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
-        const SavedRows saved = saved_rows(lse, delta, grad_args, row, head);
+        const SavedRows saved = saved_rows(ends, delta, grad_args, row, head);
         for (int query = seeing.first / Tile::block * Tile::block; query < seeing.end; query += Tile::block) {
           if (PARTS > 1 || (query < seeing_strip.end && query + Tile::block > seeing_strip.first)) {
             multiply_rows<Tile>(dots, k_rows, first_key, queries, query, team);

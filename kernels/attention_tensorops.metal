@@ -29,7 +29,7 @@ using mpp::tensor_ops::reduce_rows;
 using mpp::tensor_ops::reduction_operation;
 
 constant bool attention_has_sinks [[function_constant(9)]];
-constant bool attention_saves_lse [[function_constant(10)]];
+constant bool attention_saves_ends [[function_constant(10)]];
 
 template <typename Rows>
 inline void fill_rows(thread Rows& rows, float value) {
@@ -51,7 +51,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     device const int* lengths [[buffer(7), function_constant(attention_has_lengths)]],
     device const float* sinks [[buffer(8), function_constant(attention_has_sinks)]],
     device T* out [[buffer(9)]],
-    device float* lse [[buffer(10), function_constant(attention_saves_lse)]],
+    device float* ends [[buffer(10), function_constant(attention_saves_ends)]],
     constant AttentionArgs& args [[buffer(11)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -161,11 +161,11 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
   for (auto it = scores.begin(); it != scores.end(); ++it, ++slot) {
     const AttentionEnd end = attention_end(*m.map_iterator(it), *l.map_iterator(it), attention_has_sinks, sink);
     factors[slot] = end.factor;
-    if (attention_saves_lse && column == 0 && team.part == 0 && scores.is_valid_element(slot)) {
+    if (attention_saves_ends && column == 0 && team.part == 0 && scores.is_valid_element(slot)) {
       const auto at = scores.get_multidimensional_index(slot);
       const int query = first_query + at[1];
       if (at[0] == 0 && query < args.Tq) {
-        lse[first_row + query] = end.lse;
+        store_end(ends, first_row + query, end);
       }
     }
   }

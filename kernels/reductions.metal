@@ -3,7 +3,7 @@
 //   for each row, a team of threads (common/row_team.h):
 //     sum          sum x
 //     max          max x, NaN when there is one
-//     logsumexp    m + log(sum e), m = max x, e = exp(x - m)
+//     logsumexp    m + log(sum e), m = max x, e = exp(x - m), both in one pass over the row
 //     softmax      e / sum e
 //     l2_normalize x / max(sqrt(sum x^2), eps)
 //
@@ -30,6 +30,16 @@ inline float exponential(float x, float most) {
 inline float4 exponentials(float4 x, float most) {
   return float4(exponential(x[0], most), exponential(x[1], most), exponential(x[2], most), exponential(x[3], most));
 }
+
+inline float greatest_of(float4 x) {
+  return fmax(fmax(x[0], x[1]), fmax(x[2], x[3]));
+}
+
+// The greatest element of a row, NaN passed over, and the sum of e^(x - most).
+struct SoftmaxEnd {
+  float most;
+  float sum;
+};
 
 // A reduction of one row of x, by its team.
 template <typename T>
@@ -59,33 +69,36 @@ struct ReducedRow {
     return row_team_sum(total, shared, team);
   }
 
+  // NaN when there is one in the row.
   float greatest(threadgroup float* shared, thread const RowTeam& team) const {
     float most = -INFINITY;
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      const float4 v = first_of(load(column), columns - column, -INFINITY);
-      most = fmax(most, fmax(fmax(v[0], v[1]), fmax(v[2], v[3])));
-    }
-    return row_team_max(most, shared, team);
-  }
-
-  // 0, or NaN when there is one in the row.
-  float nan_of(threadgroup float* shared, thread const RowTeam& team) const {
     float nan = 0.0f;
     for (int column = team.index * 4; column < columns; column += team.size * 4) {
       const float4 v = load(column);
+      most = fmax(most, greatest_of(first_of(v, columns - column, -INFINITY)));
       for (int i = 0; i < 4; ++i) {
         nan += isnan(v[i]) ? v[i] : 0.0f;
       }
     }
-    return row_team_sum(nan, shared, team);
+    most = row_team_max(most, shared, team);
+    return most + row_team_sum(nan, shared, team);
   }
 
-  float sum_of_exponentials(float most, threadgroup float* shared, thread const RowTeam& team) const {
-    float total = 0.0f;
+  // Both in one pass: what is summed is scaled down as the maximum grows.
+  SoftmaxEnd exponentials_sum(threadgroup float* shared, thread const RowTeam& team) const {
+    float most = -INFINITY;
+    float sum = 0.0f;
     for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      total += sum_of(first_of(exponentials(load(column), most), columns - column, 0.0f));
+      const int count = columns - column;
+      const float4 v = load(column);
+      const float before = most;
+      most = fmax(most, greatest_of(first_of(v, count, -INFINITY)));
+      sum = sum * exponential(before, most) + sum_of(first_of(exponentials(v, most), count, 0.0f));
     }
-    return row_team_sum(total, shared, team);
+    SoftmaxEnd end;
+    end.most = row_team_max(most, shared, team);
+    end.sum = row_team_sum(sum * exponential(most, end.most), shared, team);
+    return end;
   }
 };
 
@@ -113,10 +126,10 @@ template <typename T>
   if (reduction == REDUCTION_SUM) {
     result = row.sum(shared, team);
   } else if (reduction == REDUCTION_MAX) {
-    result = row.greatest(shared, team) + row.nan_of(shared, team);
+    result = row.greatest(shared, team);
   } else {
-    const float most = row.greatest(shared, team);
-    result = most + precise::log(row.sum_of_exponentials(most, shared, team));
+    const SoftmaxEnd end = row.exponentials_sum(shared, team);
+    result = end.most + precise::log(end.sum);
   }
   if (team.index == 0) {
     out[team.row] = T(result);
@@ -146,10 +159,10 @@ template <typename T>
   device T* out_row = out + team.row * columns;
 
   if (reduction == REDUCTION_SOFTMAX) {
-    const float most = row.greatest(shared, team);
-    const float scale = 1.0f / row.sum_of_exponentials(most, shared, team);
+    const SoftmaxEnd end = row.exponentials_sum(shared, team);
+    const float scale = 1.0f / end.sum;
     for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      row_store(out_row, exponentials(row.load(column), most) * scale, reduction_vector_out, column, columns);
+      row_store(out_row, exponentials(row.load(column), end.most) * scale, reduction_vector_out, column, columns);
     }
   } else {
     const float norm = precise::sqrt(row.sum_of_squares(shared, team));

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,19 @@ def test_relative_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@cache
+def tests_in(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+FEATURES = [line for line in (ROOT / "docs/features.md").read_text().splitlines() if line.startswith("| ")][1:]
+
+
+@pytest.mark.parametrize("row", FEATURES, ids=lambda row: row.split("|")[1].strip())
+def test_a_feature_names_tests_that_exist(row: str) -> None:
+    named = re.findall(r"`([\w/.]+)::(test_\w+)`", row)
+    assert len(named) == row.count("::") > 0
+    for path, name in named:
+        assert name in tests_in(ROOT / path), f"{path}::{name}"

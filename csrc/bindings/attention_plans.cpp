@@ -49,7 +49,7 @@ AttentionOperand place(const Operand& x, uint8_t input, size_t first = 0) {
 }
 
 // Operands are the primitive's inputs in the order of the arguments, those that are there; for the gradients followed
-// by out, lse and dout, which are row-contiguous. The gradients' outputs are dq, dk, dv, dprefix_k, dprefix_v, dmask,
+// by out, ends and dout, which are row-contiguous. The gradients' outputs are dq, dk, dv, dprefix_k, dprefix_v, dmask,
 // dsinks, those that there are.
 AttentionCall make_call(
     const std::string& dtype,
@@ -69,7 +69,7 @@ AttentionCall make_call(
     float scale,
     float softcap,
     bool relaxed,
-    bool saves_lse,
+    bool saves_ends,
     const std::string& gpu,
     const std::string& macos
 ) {
@@ -93,7 +93,7 @@ AttentionCall make_call(
   problem.scale = scale;
   problem.softcap = softcap;
   problem.relaxed = relaxed;
-  problem.saves_lse = saves_lse;
+  problem.saves_ends = saves_ends;
   problem.q = place(q, 0);
   problem.k = place(k, 1);
   problem.v = place(v, 2);
@@ -136,7 +136,7 @@ AttentionCall make_call(
   const int64_t rows = problem.Tq;
   gradients.forward = problem;
   gradients.out = {input++, 0, {problem.heads * rows * problem.Dv, rows * problem.Dv, problem.Dv, 1}};
-  gradients.lse = {input++, 0, {problem.heads * rows, rows, 1, 0}};
+  gradients.ends = {input++, 0, {problem.heads * rows * 2, rows * 2, 2, 1}};
   gradients.dout = {input++, 0, gradients.out.strides};
   return call;
 }
@@ -166,7 +166,7 @@ void bind_attention_plans(nb::module_& m) {
           "scale"_a = 1.0f,
           "softcap"_a = 0.0f,
           "relaxed"_a = false,
-          "saves_lse"_a = false,
+          "saves_ends"_a = false,
           "gpu"_a,
           "macos"_a
       )

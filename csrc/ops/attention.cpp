@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view op_name = "mlx_tessl.attention";
 
-// The result, and the log-sum-exp of every query's scores, from which its gradients are made.
+// The result, and where the softmax of every query ended, from which its gradients are made.
 class Attention : public Op {
  public:
   Attention(mx::Stream stream, const AttentionParameters& parameters) : Op(stream), parameters_(parameters) {
@@ -48,7 +48,7 @@ class Attention : public Op {
 
   Arrays make_jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
     auto result = mx::jvp(varying(meaning(), primals, argnums), chosen(primals, argnums), tangents).second;
-    result.push_back(mx::zeros(AttentionInputs::from(primals, parameters_).lse_shape(), mx::float32, stream()));
+    result.push_back(mx::zeros(AttentionInputs::from(primals, parameters_).ends_shape(), mx::float32, stream()));
     return result;
   }
 
@@ -57,14 +57,15 @@ class Attention : public Op {
       return {unfold_batch(build(folded->inputs), folded->members, stream()), {0, 0}};
     }
     auto mapped = mx::vmap(meaning(), axes)(inputs);
-    const auto& shape = mapped[0].shape();
-    mapped.push_back(mx::zeros({shape.begin(), shape.end() - 1}, mx::float32, stream()));
+    auto shape = mapped[0].shape();
+    shape.back() = 2;
+    mapped.push_back(mx::zeros(shape, mx::float32, stream()));
     return {mapped, {0, 0}};
   }
 
   std::vector<mx::Shape> output_shapes(const Arrays& arrays) override {
     const auto inputs = AttentionInputs::from(arrays, parameters_);
-    return {inputs.output_shape(), inputs.lse_shape()};
+    return {inputs.output_shape(), inputs.ends_shape()};
   }
 
   const char* name() const override {
@@ -79,13 +80,13 @@ class Attention : public Op {
  protected:
   Plan plan(const Arrays& inputs, const Arrays&, const DeviceProfile& device) const override {
     const auto attention = problem(inputs);
-    return attention.Dv == 0 ? Plan{} : plan_attention(attention, device); // nobody reads the lse of no values
+    return attention.Dv == 0 ? Plan{} : plan_attention(attention, device); // nobody reads the ends of no values
   }
 
   std::function<void()> compute(const Arrays& inputs, Arrays& outputs) const override {
     auto work = make_cpu_attention(problem(inputs), inputs);
     work.out = outputs[0].data<void>();
-    work.lse = outputs[1].data<float>();
+    work.ends = outputs[1].data<float>();
     return [work] { cpu::attention(work); };
   }
 

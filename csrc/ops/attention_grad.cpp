@@ -15,14 +15,14 @@
 namespace tessl {
 namespace {
 
-// Inputs are those of attention's primitive, then out, lse and dout.
+// Inputs are those of attention's primitive, then out, ends and dout.
 class AttentionGrad : public Op {
  public:
   AttentionGrad(mx::Stream stream, const AttentionParameters& parameters, const AttentionWants& wants)
       : Op(stream), parameters_(parameters), wants_(wants) {
   }
 
-  // out and lse are functions of the other inputs, through which the derivatives go: by themselves they have none.
+  // out and ends are functions of the other inputs, through which the derivatives go: by themselves they have none.
   Arrays make_vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&
   ) override {
@@ -94,7 +94,7 @@ class AttentionGrad : public Op {
     cpu::AttentionGrad work{
         .forward = make_cpu_attention(problem.forward, inputs),
         .out = heads_view(inputs, problem.out),
-        .lse = heads_view(inputs, problem.lse),
+        .ends = heads_view(inputs, problem.ends),
         .dout = heads_view(inputs, problem.dout),
         .dq = place(problem.dq),
         .dk = place(problem.dk),
@@ -120,7 +120,7 @@ class AttentionGrad : public Op {
     problem.forward = make_attention_problem(inputs, parameters_);
     const auto first = static_cast<uint8_t>(arrays.size() - 3);
     problem.out = attention_operand(arrays[first], first);
-    problem.lse = attention_operand(arrays[first + 1], first + 1, 1);
+    problem.ends = attention_operand(arrays[first + 1], first + 1);
     problem.dout = attention_operand(arrays[first + 2], first + 2);
     uint8_t next = 0;
     auto take = [&](bool wanted) { return wanted ? std::optional(next++) : std::nullopt; };
@@ -138,7 +138,7 @@ class AttentionGrad : public Op {
     return problem;
   }
 
-  // The gradients as those of the stock form, whatever out and lse are.
+  // The gradients as those of the stock form, whatever out and ends are.
   std::function<Arrays(const Arrays&)> meaning() {
     return [parameters = parameters_, wants = wants_, s = stream()](const Arrays& arrays) {
       const auto places = gradient_places(parameters, wants);
@@ -156,7 +156,7 @@ class AttentionGrad : public Op {
     };
   }
 
-  // Those of `argnums` that are neither out nor lse, and where in them each of `argnums` is.
+  // Those of `argnums` that are neither out nor ends, and where in them each of `argnums` is.
   static std::pair<std::vector<int>, std::vector<int>> without_results(
       const std::vector<int>& argnums, size_t inputs_count
   ) {
@@ -203,12 +203,12 @@ std::vector<mx::array> attention_grad(
     const AttentionParameters& parameters,
     const AttentionWants& wants,
     const mx::array& out,
-    const mx::array& lse,
+    const mx::array& ends,
     const mx::array& dout,
     mx::Stream stream
 ) {
   auto arrays = inputs.list();
-  arrays.insert(arrays.end(), {out, lse, dout});
+  arrays.insert(arrays.end(), {out, ends, dout});
   return AttentionGrad(stream, parameters, wants).build(arrays);
 }
 

@@ -18,13 +18,13 @@ struct AttentionWants {
 };
 
 // The gradients of an output of attention with the cotangent `dout`: for each input of its primitive that of `wants`,
-// in the order of the inputs. `out` and `lse` are what that primitive gave.
+// in the order of the inputs. `out` and `ends` are what that primitive gave.
 std::vector<mx::array> attention_grad(
     const AttentionInputs& inputs,
     const AttentionParameters& parameters,
     const AttentionWants& wants,
     const mx::array& out,
-    const mx::array& lse,
+    const mx::array& ends,
     const mx::array& dout,
     mx::Stream stream
 );

@@ -36,8 +36,8 @@ mx::Shape AttentionInputs::output_shape() const {
   return {q.shape(0), q.shape(1), q.shape(2), v.shape(3)};
 }
 
-mx::Shape AttentionInputs::lse_shape() const {
-  return {q.shape(0), q.shape(1), q.shape(2)};
+mx::Shape AttentionInputs::ends_shape() const {
+  return {q.shape(0), q.shape(1), q.shape(2), 2};
 }
 
 AttentionOperand attention_operand(const mx::array& x, uint8_t input, int trailing) {
@@ -81,7 +81,7 @@ AttentionProblem make_attention_problem(const AttentionInputs& inputs, const Att
   problem.scale = parameters.scale;
   problem.softcap = parameters.softcap;
   problem.relaxed = parameters.relaxed;
-  problem.saves_lse = true;
+  problem.saves_ends = true;
   return problem;
 }
 

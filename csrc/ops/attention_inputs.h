@@ -44,7 +44,7 @@ struct AttentionInputs {
   std::vector<mx::array> list() const;
 
   mx::Shape output_shape() const; // [B, heads, Tq, Dv]
-  mx::Shape lse_shape() const;    // [B, heads, Tq]
+  mx::Shape ends_shape() const;   // [B, heads, Tq, 2]
 };
 
 // `x`, whose dimensions are the last of an operand's four but for `trailing`, as input `input` of a primitive.

@@ -229,11 +229,11 @@ void add_tiles(Plan& plan, const Problem& problem, const TileShape& tile) {
   launch.kernel = tile.kernel;
   add_constants(launch, problem, all_in_runs_of_four(problem));
   launch.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
-  launch.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
+  launch.constants.push_back(FunctionConstant::boolean(10, problem.saves_ends));
   add_operands(launch, problem);
   launch.arguments.push_back(bound(problem.sinks));
   launch.arguments.push_back(Argument::output(0));
-  launch.arguments.push_back(problem.saves_lse ? Argument::output(1) : Argument::unused());
+  launch.arguments.push_back(problem.saves_ends ? Argument::output(1) : Argument::unused());
   AttentionArgs args = args_of(problem);
   args.column_parts = ceil_div(problem.Dv, tile.columns);
   launch.push_bytes(args);
@@ -285,25 +285,25 @@ void add_vectors(Plan& plan, const Problem& problem) {
   const int32_t rows_of_pass = rows == 1 ? 1 : std::max(problem.D, problem.Dv) > 256 ? 2 : 4;
   const int64_t splits = int64_t{problem.B} * problem.heads * problem.Tq * args.splits;
   const Argument output = Argument::output(0);
-  const Argument lse = problem.saves_lse ? Argument::output(1) : Argument::unused();
-  const Argument sums = whole ? Argument::unused() : plan.add_scratch(splits * problem.Dv * sizeof(float));
-  const Argument ends = whole ? Argument::unused() : plan.add_scratch(splits * 2 * sizeof(float));
+  const Argument ends = problem.saves_ends ? Argument::output(1) : Argument::unused();
+  const Argument split_sums = whole ? Argument::unused() : plan.add_scratch(splits * problem.Dv * sizeof(float));
+  const Argument split_ends = whole ? Argument::unused() : plan.add_scratch(splits * 2 * sizeof(float));
 
   plan.launches.push_back({});
   Launch& launch = plan.launches.back();
   launch.kernel = vector_kernel(problem, rows_of_pass == 1);
   add_constants(launch, problem, all_in_runs_of_four(problem));
   launch.constants.push_back(FunctionConstant::boolean(9, whole && problem.sinks));
-  launch.constants.push_back(FunctionConstant::boolean(10, whole && problem.saves_lse));
+  launch.constants.push_back(FunctionConstant::boolean(10, whole && problem.saves_ends));
   launch.constants.push_back(FunctionConstant::boolean(11, !whole));
   launch.constants.push_back(FunctionConstant::boolean(12, whole));
   add_operands(launch, problem);
   launch.arguments.push_back(bound(problem.sinks, whole));
   launch.arguments.push_back(whole ? output : Argument::unused());
-  launch.arguments.push_back(whole ? lse : Argument::unused());
+  launch.arguments.push_back(whole ? ends : Argument::unused());
   launch.push_bytes(args);
-  launch.arguments.push_back(sums);
-  launch.arguments.push_back(ends);
+  launch.arguments.push_back(split_sums);
+  launch.arguments.push_back(split_ends);
   const int64_t passes = int64_t{ceil_div(rows, rows_of_pass)} * args.splits;
   launch.grid = {unsigned_of(passes), unsigned_of(problem.kv_heads), unsigned_of(problem.B)};
   launch.group = {256, 1, 1};
@@ -315,12 +315,12 @@ void add_vectors(Plan& plan, const Problem& problem) {
   Launch& last = plan.launches.back();
   last.kernel = combine.of(problem.dtype);
   last.constants.push_back(FunctionConstant::boolean(9, problem.sinks.has_value()));
-  last.constants.push_back(FunctionConstant::boolean(10, problem.saves_lse));
-  last.arguments.push_back(Argument::scratch_in(sums.index));
-  last.arguments.push_back(Argument::scratch_in(ends.index));
+  last.constants.push_back(FunctionConstant::boolean(10, problem.saves_ends));
+  last.arguments.push_back(Argument::scratch_in(split_sums.index));
+  last.arguments.push_back(Argument::scratch_in(split_ends.index));
   last.arguments.push_back(bound(problem.sinks));
   last.arguments.push_back(output);
-  last.arguments.push_back(lse);
+  last.arguments.push_back(ends);
   last.push_bytes(args);
   last.grid = {unsigned_of(problem.Tq), unsigned_of(problem.heads), unsigned_of(problem.B)};
   last.group = {128, 1, 1};
@@ -369,7 +369,7 @@ class GradPlanner {
     vector_ = all_in_runs_of_four(forward_) && in_runs_of_four(problem.dout, itemsize);
     args_.forward = args_of(forward_);
     args_.out = strides_of(problem.out);
-    args_.lse = strides_of(problem.lse);
+    args_.ends = strides_of(problem.ends);
     args_.dout = strides_of(problem.dout);
     std::copy(problem.mask_shape.begin(), problem.mask_shape.end(), args_.mask_shape);
     tiles_ = runs_on_matrix_units(forward_, device) ? tensorops_grad_tiles(forward_) : portable_grad_tiles(forward_);
@@ -427,7 +427,7 @@ class GradPlanner {
     add_constants(launch, forward_, vector_);
     add_operands(launch, forward_);
     launch.arguments.push_back(saved(problem_.dout));
-    launch.arguments.push_back(saved(problem_.lse));
+    launch.arguments.push_back(saved(problem_.ends));
     launch.arguments.push_back(delta());
   }
 
@@ -491,7 +491,7 @@ class GradPlanner {
     Launch& launch = add_launch(kernel, {unsigned_of(forward_.heads), 1, 1}, 256);
     launch.constants.push_back(FunctionConstant::boolean(0, pairs_));
     launch.arguments.push_back(bound(forward_.sinks));
-    launch.arguments.push_back(saved(problem_.lse));
+    launch.arguments.push_back(saved(problem_.ends));
     launch.arguments.push_back(delta());
     launch.arguments.push_back(Argument::output(*problem_.dsinks));
     launch.push_bytes(args_);

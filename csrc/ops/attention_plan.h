@@ -16,7 +16,7 @@ struct AttentionKernelChoice {
 
 AttentionKernelChoice choose_attention_kernel(const AttentionProblem& problem, const DeviceProfile& device);
 
-// Writes output 0, and output 1 where the log-sum-exp is saved.
+// Writes output 0, and output 1 where the ends of the softmax are saved.
 Plan plan_attention(const AttentionProblem& problem, const DeviceProfile& device);
 
 // Writes each gradient that is wanted.

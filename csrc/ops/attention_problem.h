@@ -47,20 +47,23 @@ struct AttentionProblem {
   int32_t window_left = -1;
   int32_t window_right = -1;
   float scale = 1.0f;
-  float softcap = 0.0f;   // softcap(s) = softcap tanh(s / softcap); 0 is none
-  bool relaxed = false;   // float32 operands may be truncated to tf32
-  bool saves_lse = false; // a second output, [B, heads, Tq] float32: the logarithm of the softmax's denominator,
-                          // sink included; the largest float for a query that sees no key, so that exp(s - lse) is 0
+  float softcap = 0.0f; // softcap(s) = softcap tanh(s / softcap); 0 is none
+  bool relaxed = false; // float32 operands may be truncated to tf32
+
+  // A second output, [B, heads, Tq, 2] float32: the log-sum-exp of each query's scores as the greatest of them, m, in
+  // units of log 2, and the sum l of 2^(score - m), sink included; (0, 0) for a query that sees no key. In one number
+  // log l would be lost beside an m of the size that additive masks make.
+  bool saves_ends = false;
 };
 
 // The gradients of attention by its operands, from what the forward primitive gave. `forward` tells where its operands
-// stand among the inputs of the gradient, besides `out` [B, heads, Tq, Dv], `lse` [B, heads, Tq] float32 (column stride
-// 0) and the cotangent `dout` [B, heads, Tq, Dv].
+// stand among the inputs of the gradient, besides `out` [B, heads, Tq, Dv], `ends` [B, heads, Tq, 2] float32 and the
+// cotangent `dout` [B, heads, Tq, Dv].
 //
 // A gradient that is not wanted has no place; dk and dv, dprefix_k and dprefix_v are wanted together or not at all.
 struct AttentionGradProblem {
   AttentionProblem forward;
-  AttentionOperand out, lse, dout;
+  AttentionOperand out, ends, dout;
 
   // Places among the outputs, all of which are row-contiguous and written in full.
   std::optional<uint8_t> dq;                   // [B, heads, Tq, D]

@@ -46,7 +46,7 @@ struct AttentionArgs {
 struct AttentionGradArgs {
   AttentionArgs forward;
   AttentionStrides out;
-  AttentionStrides lse; // column 0
+  AttentionStrides ends;
   AttentionStrides dout;
   int32_t mask_shape[4]; // of the mask as it was given
 };

@@ -5,7 +5,7 @@
 #include "kernels/common/attention_scores.h"
 
 // The gradients of one pair of a query and a key, from what the forward pass saved of the query:
-//   weight = exp(score - lse)
+//   weight = 2^(score - m) / l
 //   by the score: weight (dweight - delta),  dweight = dout . v,  delta = dout . out
 struct AttentionPairGradient {
   float weight;
@@ -14,21 +14,31 @@ struct AttentionPairGradient {
 };
 
 struct AttentionSavedRow {
-  float lse;
+  float m;
+  float inverse; // of l; 0 where nothing is visible
   float delta;
+
+  float weight(float score) const thread {
+    const float exponent = score - m; // above 0 by rounding alone
+    return metal::fast::exp2(exponent > 0.0f ? 0.0f : exponent) * inverse;
+  }
 };
 
 // What the forward pass saved of the queries of one head.
 struct SavedRows {
-  device const float* lse;
+  device const float* ends;
   device const float* delta;
-  int64_t stride; // of lse
+  int64_t stride; // of ends
+  int64_t column_stride;
   int queries;
 
   AttentionSavedRow at(int query) const thread {
-    AttentionSavedRow row{0.0f, 0.0f};
+    AttentionSavedRow row{0.0f, 0.0f, 0.0f};
     if (query < queries) {
-      row.lse = lse[query * stride];
+      device const float* end = ends + query * stride;
+      const float l = end[column_stride];
+      row.m = end[0];
+      row.inverse = l == 0.0f ? 0.0f : 1.0f / l;
       row.delta = delta[query];
     }
     return row;
@@ -36,12 +46,13 @@ struct SavedRows {
 };
 
 inline SavedRows saved_rows(
-    device const float* lse, device const float* delta, constant AttentionGradArgs& args, uint row, uint head
+    device const float* ends, device const float* delta, constant AttentionGradArgs& args, uint row, uint head
 ) {
   SavedRows rows;
-  rows.lse = lse + (row * args.lse.batch + head * args.lse.head);
+  rows.ends = ends + (row * args.ends.batch + head * args.ends.head);
   rows.delta = delta + (int64_t(row) * args.forward.heads + head) * args.forward.Tq;
-  rows.stride = args.lse.row;
+  rows.stride = args.ends.row;
+  rows.column_stride = args.ends.column;
   rows.queries = args.forward.Tq;
   return rows;
 }
@@ -63,8 +74,7 @@ inline AttentionPairGradient pair_gradient(
   if (score == hidden_score) {
     return gradient;
   }
-  const float exponent = score - saved.lse * log2_e; // at most 0 but for rounding
-  gradient.weight = metal::fast::exp2(exponent > 0.0f ? 0.0f : exponent);
+  gradient.weight = saved.weight(score);
   gradient.by_score = gradient.weight * (dweight - saved.delta);
   const float t = attention_has_softcap ? bounded_tanh(dot * args.score_scale) : 0.0f;
   gradient.by_dot = gradient.by_score * (1.0f - t * t);

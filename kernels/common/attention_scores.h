@@ -17,7 +17,6 @@ constant bool attention_has_lengths [[function_constant(6)]];
 constant bool attention_has_softcap [[function_constant(7)]];
 
 constant constexpr float log2_e = 1.44269504088896340736f;
-constant constexpr float ln_2 = 0.69314718055994530942f;
 
 // The score of a hidden key. Scores of visible ones are above it, so that it marks them without a second table. Finite:
 // the difference of two is a number.
@@ -177,15 +176,17 @@ inline float score_of_pair(
   return mask_score<T>(attention_score(dot, args), query, key, mask);
 }
 
-// What sums come to: the reciprocal of the denominator with the factor of the sums, and the log-sum-exp.
+// What sums come to: the reciprocal of the denominator with the factor of the sums, and the log-sum-exp as the greatest
+// score and the sum of weights beside it, which in one number would be lost where scores are large.
 struct AttentionEnd {
   float factor;
-  float lse;
+  float m;
+  float l; // 0 where nothing is visible
 };
 
 inline AttentionEnd attention_end(float m, float l, bool has_sink, float sink) {
   if (m == hidden_score) {
-    return {0.0f, largest_float};
+    return {0.0f, 0.0f, 0.0f};
   }
   float factor = 1.0f;
   if (has_sink) {
@@ -194,5 +195,11 @@ inline AttentionEnd attention_end(float m, float l, bool has_sink, float sink) {
     l = l * factor + metal::fast::exp2(metal::max(sink * log2_e - best, -1000.0f));
     m = best;
   }
-  return {factor / l, (m + metal::precise::log2(l)) * ln_2};
+  return {factor / l, m, l};
+}
+
+// The two numbers of a query that the gradients need.
+inline void store_end(device float* ends, int64_t query, thread const AttentionEnd& end) {
+  ends[2 * query] = end.m;
+  ends[2 * query + 1] = end.l;
 }

@@ -26,6 +26,12 @@ LAST_ROWS_TWICE = Finding(
     "Where the rows are no multiple of four, the last simdgroup is moved back and computes some rows of its neighbour "
     "again: both write them, with the same bits.",
 )
+LAST_SUMS_TWICE = Finding(
+    r"race: thread \d+ of .* writes output 1 at byte \d+, which a thread of another threadgroup wrote "
+    r"in the same launch",
+    "Where the rows are no multiple of four, the last threadgroup is moved back and reduces some rows of its neighbour "
+    "again: both write them, with the same bits.",
+)
 GAMMA_OVERWRITTEN = Finding(
     r"race: thread \d+ of .* writes threadgroup gamma_all at byte \d+, which several threads read "
     "with no barrier between",

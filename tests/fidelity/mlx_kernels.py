@@ -12,6 +12,7 @@ import mlx.core
 import numpy as np
 
 from mlx_tessl.emulator.compiler import Variant, cache_directory
+from mlx_tessl.emulator.meter import Reading
 from mlx_tessl.emulator.runtime import Buffer, Source
 
 INCLUDE = Path(mlx.core.__file__).parent / "include"
@@ -76,9 +77,9 @@ class Case:
     results: tuple[Result, ...]
     constants: Mapping[int, bool | int] = field(default_factory=dict)
 
-    def run(self, source: Source, check: bool = False, order: str = "forward", seed: int = 0) -> None:
+    def run(self, source: Source, check: bool = False, order: str = "forward", seed: int = 0) -> Reading:
         """Launch the kernel as `source` has it."""
-        source.launch(
+        return source.launch(
             self.kernel.name,
             self.buffers,
             grid=self.grid,

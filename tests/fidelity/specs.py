@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import findings
-from .families import gated_delta, gemm, quantized, sdpa, softmax, steel_attention
+from .families import gated_delta, gemm, quantized, reduce, sdpa, softmax, steel_attention
 from .findings import Finding
 from .mlx_kernels import Case
 from .numerics import BFLOAT16, FLOAT16, FLOAT32
@@ -63,15 +63,26 @@ SPECS = [
     one("sdpa_vector float32 causal", sdpa.sdpa_vector, FLOAT32, 4, 2, 3, 45, 64, 64, True),
     one("sdpa_vector float16", sdpa.sdpa_vector, FLOAT16, 4, 2, 1, 77, 128, 128),
     one("sdpa_vector bfloat16", sdpa.sdpa_vector, BFLOAT16, 2, 1, 1, 1, 96, 64),
+    Spec("sdpa in two passes float16", lambda: sdpa.sdpa_two_passes(FLOAT16, 4, 2, 2, 301, 64, 32, True), ((), ())),
+    Spec("sdpa in two passes float32", lambda: sdpa.sdpa_two_passes(FLOAT32, 2, 1, 1, 77, 128, 32), ((), ())),
+    one("row sums float16", reduce.row_reduce, "sum", FLOAT16, 7, 133, found=(findings.LAST_SUMS_TWICE,)),
+    one("row sums float32", reduce.row_reduce, "sum", FLOAT32, 4, 4501),
+    one("row maxima bfloat16", reduce.row_reduce, "max", BFLOAT16, 8, 1000),
+    one("logsumexp float16", reduce.logsumexp, False, FLOAT16, 3, 133),
+    one("logsumexp float32 looped", reduce.logsumexp, True, FLOAT32, 2, 4501),
+    one("attention float16 causal", steel_attention.steel, FLOAT16, 4, 2, 70, 77, 64, True),
+    one("attention bfloat16", steel_attention.steel, BFLOAT16, 2, 1, 37, 45, 128),
+    one("attention float32 whole blocks", steel_attention.steel, FLOAT32, 1, 1, 64, 64, 64),
     one("qmv float16 4 bits", quantized.affine_qmv, FLOAT16, 3, 48, 320),
     one("qmv float16 4 bits ragged N", quantized.affine_qmv, FLOAT16, 3, 45, 320, found=(findings.LAST_ROWS_TWICE,)),
     one("qmv float32 8 bits", quantized.affine_qmv, FLOAT32, 1, 5, 96, 32, 8),
     one("qmm float16 4 bits ragged N", quantized.affine_qmm, FLOAT16, 37, 45, 192),
     one("qmm bfloat16 8 bits", quantized.affine_qmm, BFLOAT16, 37, 64, 96, 32, 8),
-    one("attention_nax float16", steel_attention.attention_nax, FLOAT16, 4, 2, 70, 77, 64),
-    one("attention_nax float16 causal", steel_attention.attention_nax, FLOAT16, 4, 2, 70, 77, 64, 32, True),
-    one("attention_nax float16 whole blocks", steel_attention.attention_nax, FLOAT16, 1, 1, 64, 64, 64),
-    one("attention_nax float32", steel_attention.attention_nax, FLOAT32, 2, 1, 37, 77, 128),
+    one("attention_nax float16", steel_attention.nax, FLOAT16, 4, 2, 70, 77, 64),
+    one("attention_nax float16 causal", steel_attention.nax, FLOAT16, 4, 2, 70, 77, 64, 32, True),
+    one("attention_nax float16 whole blocks", steel_attention.nax, FLOAT16, 1, 1, 64, 64, 64),
+    one("attention_nax float32", steel_attention.nax, FLOAT32, 2, 1, 37, 77, 128),
+    one("attention_nax_dsplit bfloat16", steel_attention.nax, BFLOAT16, 2, 1, 70, 77, 256, 32, True),
     one("qmm_nax float16 4 bits ragged N", quantized.affine_qmm, FLOAT16, 70, 77, 192, 64, 4, True),
     one("qmm_nax bfloat16 8 bits", quantized.affine_qmm, BFLOAT16, 70, 128, 192, 64, 8, True),
     one("qmm_n_nax float16 4 bits", quantized.affine_qmm_n_nax, FLOAT16, 70, 128, 192),

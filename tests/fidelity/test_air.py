@@ -35,7 +35,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm nn float32 whole tiles": lambda: gemm.gemm(False, "nn", FLOAT32, 128, 64, 64, TILE),
     "gemm_nax nn float16": lambda: gemm.gemm(True, "nn", FLOAT16, 70, 45, 133, (64, 64, 256, 2, 2)),
     "gemm_nax nt float32": lambda: gemm.gemm(True, "nt", FLOAT32, 70, 77, 133, (64, 128, 64, 2, 4)),
-    "attention_nax float16 causal": lambda: steel_attention.attention_nax(FLOAT16, 4, 2, 70, 77, 64, 32, True),
+    "attention_nax float16 causal": lambda: steel_attention.nax(FLOAT16, 4, 2, 70, 77, 64, 32, True),
     "qmv float16": lambda: quantized.affine_qmv(FLOAT16, 3, 45, 320),
     "qmm float16": lambda: quantized.affine_qmm(FLOAT16, 37, 45, 192),
     "qmm_nax float16": lambda: quantized.affine_qmm(FLOAT16, 70, 77, 192, 64, 4, True),

@@ -14,10 +14,11 @@ from mlx_tessl._ext import plan as plans
 from mlx_tessl.emulator.meter import Reading
 from mlx_tessl.emulator.runtime import Order
 
+from ..ops.attention_bounds import Arithmetic, Bounds, summed_to
+from ..ops.attention_oracle import Attended, attend
 from .mutants import ROOT, bindings, source_of
 
 cached_source = cache(source_of)
-LARGEST = float(np.finfo(np.float32).max)
 Array = np.ndarray[Any, Any]
 
 
@@ -119,7 +120,7 @@ class Problem:
     def keys(self) -> int:
         return self.P + self.Tk
 
-    def call(self, saves_lse: bool = True) -> Any:
+    def call(self, saves_ends: bool = True) -> Any:
         shapes = {"q": (self.B, self.heads, self.Tq, self.D), "k": (self.B, self.kv_heads, self.Tk, self.D)}
         shapes["v"] = (*shapes["k"][:3], self.Dv)  # type: ignore[assignment]
         operands = {name: plans.Operand(shape, self.strides[name]) for name, shape in shapes.items()}
@@ -136,7 +137,7 @@ class Problem:
             scale=self.scale,
             softcap=self.softcap,
             relaxed=self.relaxed,
-            saves_lse=saves_lse,
+            saves_ends=saves_ends,
             gpu=self.device[0],
             macos=self.device[1],
         )
@@ -151,7 +152,7 @@ class Problem:
 
     def forward_outputs(self) -> list[Array]:
         rows = (self.B, self.heads, self.Tq)
-        return [self.empty((*rows, self.Dv or 0)), self.empty(rows, "float32")]
+        return [self.empty((*rows, self.Dv or 0)), self.empty((*rows, 2), "float32")]
 
     def grad_outputs(self) -> dict[str, Array]:
         D, Dv = self.D, self.Dv or 0
@@ -200,107 +201,65 @@ def launch_plan(
 
 
 def forward(problem: Problem, **options: Any) -> tuple[Array, Array]:
-    """Output and log-sum-exp as the kernels give them, widened."""
+    """Output, and where the softmax of each query ended, as the kernels give them, widened."""
     outputs = problem.forward_outputs()
     launch_plan(problem.call().plan(), problem.inputs(), outputs, **options)
     return wide(outputs[0], problem.dtype), outputs[1].astype(np.float64)
 
 
-@dataclass
-class Oracle:
-    """Attention in float64, whole matrices."""
+def attended(problem: Problem) -> Attended:
+    """The same in float64."""
+    p, x = problem, problem.values
+    left, right = (None if reach < 0 else reach for reach in p.window)
+    return attend(
+        x["q"],
+        x["k"],
+        x["v"],
+        scale=float(np.float32(p.scale)),
+        mask=x.get("mask"),
+        causal=p.causal,
+        window=(left, right),
+        lengths=None if p.lengths is None else np.array(p.lengths),
+        starts=None if p.starts is None else np.array(p.starts),
+        sinks=x.get("sinks"),
+        softcap=p.softcap or None,
+        prefix=(x["prefix_k"], x["prefix_v"]) if p.P else None,
+    )
 
-    problem: Problem
 
-    def __post_init__(self) -> None:
-        p = self.problem
-        x = p.values
-        groups = p.heads // p.kv_heads
-        self.k, self.v = (self.with_prefix(name) for name in ("k", "v"))
-        dots = x["q"] @ np.repeat(self.k, groups, 1).swapaxes(2, 3) * p.scale
-        self.tanh = np.tanh(dots / p.softcap) if p.softcap else np.zeros_like(dots)
-        scores = p.softcap * self.tanh if p.softcap else dots
-        if p.mask == "additive":
-            scores = scores + x["mask"]
-        visible = self.visible()
-        top = np.max(np.where(visible, scores, -np.inf), axis=-1, initial=-np.inf, keepdims=True)
-        if p.sinks:
-            sinks = x["sinks"][None, :, None, None]
-            top = np.maximum(top, sinks)
-        top = np.where(np.isfinite(top), top, 0.0)
-        weights = np.where(visible, np.exp(np.where(visible, scores, top) - top), 0.0)
-        total = weights.sum(-1, keepdims=True)
-        if p.sinks:
-            total = total + np.exp(sinks - top)
-        self.some = visible.any(-1)
-        total = np.where(self.some[..., None], total, 1.0)
-        self.weights = weights / total
-        self.out = self.weights @ np.repeat(self.v, groups, 1)
-        self.lse = np.where(self.some, (top + np.log(total))[..., 0], LARGEST)
+def bounds(problem: Problem) -> Bounds:
+    """What the kernels that a device takes for it may err by."""
+    return Bounds(attended(problem), Arithmetic.of(problem.dtype, problem.call().kind, problem.relaxed))
 
-    def with_prefix(self, name: str) -> Array:
-        x = self.problem.values[name]
-        if self.problem.P == 0:
-            return x
-        prefix = self.problem.values[f"prefix_{name}"]
-        return np.concatenate([np.broadcast_to(prefix, (x.shape[0], *prefix.shape)), x], axis=2)
 
-    def visible(self) -> Array:
-        p = self.problem
-        position = np.arange(p.Tq)[:, None] + p.Tk - p.Tq
-        key = np.arange(p.keys)[None, :] - p.P
-        visible = np.ones((p.Tq, p.keys), bool)
-        if p.causal:
-            visible &= key <= position
-        if p.window[0] >= 0:
-            visible &= key >= position - p.window[0]
-        if p.window[1] >= 0:
-            visible &= key <= position + p.window[1]
-        rows = np.broadcast_to(visible, (p.B, p.heads, p.Tq, p.keys)).copy()
-        for b in range(p.B):
-            if p.starts is not None:
-                rows[b] &= (key < 0) | (key >= p.starts[b])
-            if p.lengths is not None:
-                rows[b] &= (key < 0) | (key < p.lengths[b])
-        if p.mask:
-            mask = p.values["mask"]
-            rows &= mask if p.mask == "bool" else mask > -np.inf
-        return rows
+def gradient_bounds(problem: Problem) -> dict[str, tuple[Array, Array]]:
+    """Each gradient that the kernels give in float64, and what it may err by; few queries go the way of many."""
+    path = "portable" if problem.device[0] < "m5" else "tensorops"
+    b = Bounds(attended(problem), Arithmetic.of(problem.dtype, path, problem.relaxed))
+    dout = problem.values["dout"]
+    exact, allowed = b.a.gradients(dout), b.gradients(dout)
+    if problem.mask == "additive":
+        shape = problem.buffers["mask"].shape
+        exact["mask"], allowed["mask"] = summed_to(exact["mask"], shape), b.mask(dout, shape)
+    return {name: (exact[name], allowed[name]) for name in problem.grad_outputs()}
 
-    def gradients(self) -> dict[str, Array]:
-        p = self.problem
-        x = p.values
-        groups = p.heads // p.kv_heads
-        dout = x["dout"]
-        k, v = (np.repeat(y, groups, 1) for y in (self.k, self.v))
-        dweights = dout @ v.swapaxes(2, 3)
-        delta = (dout * self.out).sum(-1, keepdims=True)
-        dscores = self.weights * (dweights - delta)
-        ddots = dscores * (1 - self.tanh**2) * p.scale
 
-        def of_kv_heads(y: Array) -> Array:
-            return y.reshape(p.B, p.kv_heads, groups, *y.shape[2:]).sum(2)
+def copied_prefix(problem: Problem, name: Literal["k", "v"]) -> Array:
+    """Keys or values behind a copy of the prefix for each row."""
+    x, prefix = problem.values[name], problem.values[f"prefix_{name}"]
+    return np.concatenate([np.broadcast_to(prefix, (x.shape[0], *prefix.shape)), x], axis=2)
 
-        dk, dv = of_kv_heads(ddots.swapaxes(2, 3) @ x["q"]), of_kv_heads(self.weights.swapaxes(2, 3) @ dout)
-        result = {"q": ddots @ k, "k": dk[:, :, p.P :], "v": dv[:, :, p.P :]}
-        if p.P:
-            result |= {"prefix_k": dk[:, :, : p.P].sum(0), "prefix_v": dv[:, :, : p.P].sum(0)}
-        if p.mask == "additive":
-            shape = p.buffers["mask"].shape
-            lined_up = (1,) * (4 - len(shape)) + shape
-            axes = tuple(i for i in range(4) if lined_up[i] == 1 != dscores.shape[i])
-            result["mask"] = dscores.sum(axes, keepdims=True).reshape(shape)
-            self.mask_magnitude = np.abs(dscores).sum(axes).max(initial=0.0)
-        if p.sinks:
-            shares = np.where(self.some, np.exp(x["sinks"][None, :, None] - self.lse), 0.0)
-            result["sinks"] = -(shares * delta[..., 0]).sum((0, 2))
-        return result
+
+def log_sums(ends: Array) -> Array:
+    """The log-sum-exp that the ends of a softmax make, 0 where nothing is visible."""
+    most, total = ends[..., 0], ends[..., 1]
+    return np.where(total == 0, 0.0, most * np.log(2) + np.log(np.where(total == 0, 1.0, total)))
 
 
 def saved_by_oracle(problem: Problem) -> list[Array]:
-    """Output and log-sum-exp as buffers."""
-    oracle = Oracle(problem)
-    return [stored(oracle.out, problem.dtype), oracle.lse.astype(np.float32)]
+    """Output and the ends of the softmax as buffers."""
+    a = attended(problem)
+    return [stored(a.out, problem.dtype), np.stack([a.most / np.log(2), a.total], -1).astype(np.float32)]
 
 
 def gradients(problem: Problem, saved: list[Array] | None = None, **options: Any) -> dict[str, Array]:

@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     tiles("sums not rescaled", "scale_sums(sums, factor, team);", ""),
     tiles("denominator not rescaled", "      l *= factor;\n", ""),
-    tiles("lse in base 2", "(m + metal::precise::log2(l)) * ln_2", "m + metal::precise::log2(l)"),
+    tiles("the maximum is not saved", "ends[2 * query] = end.m;", "ends[2 * query] = 0.0f;"),
     tiles(
         "sink left out of the denominator",
         "+ metal::fast::exp2(metal::max(sink * log2_e - best, -1000.0f))",
@@ -148,7 +148,7 @@ MUTANTS = [
         "key + Tile::block < seen_by_strip.end &&",
         **CAUSAL,
     ),
-    tensorops("every column saves the lse", "at[0] == 0 && query < args.Tq", "query < args.Tq", **CAUSAL),
+    tensorops("every column saves its end", "at[0] == 0 && query < args.Tq", "query < args.Tq", **CAUSAL),
     tensorops("half of the values twice", "other + 16, first)", "other, first)", **CAUSAL),
     tensorops("half of the weights twice", "T(weights[half * (cooperative_slots / 2) + i])", "T(weights[i])", **CAUSAL),
     tensorops("hidden NaN counts", "if (weight != 0.0f && !is_number(value))", "if (!is_number(value))", **HIDDEN_NANS),
@@ -167,7 +167,7 @@ MUTANTS = [
     gradient("queries", "delta left out", "* (dweight - saved.delta)", "* dweight", **CAUSAL),
     gradient("queries", "softcap is not differentiated", " * (1.0f - t * t)", "", softcap=2.5, **CAUSAL),
     gradient("queries", "scale left out", "args.D, sums, args.scale, team)", "args.D, sums, 1.0f, team)", **CAUSAL),
-    gradient("queries", "lse in another base", "score - saved.lse * log2_e", "score - saved.lse", **CAUSAL),
+    gradient("queries", "weights not divided", "0.0f : exponent) * inverse", "0.0f : exponent)", **CAUSAL),
     gradient("keys", "weights for their gradient", "          write_weights<Tile>(by_dot, team);\n", "", **CAUSAL),
     gradient(
         "keys",
@@ -198,7 +198,7 @@ MUTANTS = [
         **CAUSAL,
     ),
     gradient("sinks", "the sign", "sum -= fast::exp2", "sum += fast::exp2", sinks=True, **CAUSAL),
-    tensorops_gradient("queries", "one row's lse", "saved.at(query), keys", "saved.at(first_query), keys", **CAUSAL),
+    tensorops_gradient("queries", "one row's end", "saved.at(query), keys", "saved.at(first_query), keys", **CAUSAL),
     tensorops_gradient(
         "keys", "weights for their gradient", "(dk_sums, by_dot, dots", "(dk_sums, weights, dots", **CAUSAL
     ),

@@ -42,12 +42,18 @@ each_case = pytest.mark.parametrize(
 )
 
 
-def emulated(op: Callable[..., Any], inputs: dict[str, Any], keywords: dict[str, Any]) -> list[mx.array]:
-    """The results of an op on a first GPU, all checks on."""
+def emulated(
+    op: Callable[..., Any],
+    inputs: dict[str, Any],
+    keywords: dict[str, Any],
+    device: tuple[str, str] = ("m1", "14.0"),
+    check: bool = True,
+) -> list[mx.array]:
+    """The results of an op on a GPU, all checks on."""
     arrays = [x for x in (*inputs.values(), *keywords.values()) if isinstance(x, mx.array)]
     mx.eval(*arrays)
     with mt.trace() as entries:
-        with mt.emulate("m1", "14.0", check=True, seed=1):
+        with mt.emulate(*device, check=check, seed=1):
             outputs = results(op(**inputs, **keywords, stream=mx.cpu))
         mx.eval(*outputs)
     assert {entry.backend for entry in entries} <= {"emulator"}
@@ -115,7 +121,7 @@ def test_layouts(spec: OpSpec, layout: str) -> None:
 
 
 # Columns on both sides of where a row changes its team, and beyond the longest team's one pass.
-WIDTHS = [1, 127, 128, 512, 513, 1024, 4096, 4097, 9001]
+WIDTHS = [1, 127, 128, 512, 513, 1024, 4096, 4097, 9001, 65537]
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

@@ -1,4 +1,4 @@
-"""Attention and its gradients in float64, by their definitions."""
+"""Attention and its gradients in float64, by their definitions, whole matrices."""
 
 from __future__ import annotations
 
@@ -7,73 +7,117 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray
+Window = int | tuple[int | None, int | None] | None
+
 
 def visible_keys(
-    i: int,
-    row: int,
-    *,
+    B: int,
     Tq: int,
     Tk: int,
     P: int,
+    *,
     causal: bool = False,
-    window: int | tuple[int | None, int | None] | None = None,
-    lengths: np.ndarray | None = None,
-    starts: np.ndarray | None = None,
-) -> np.ndarray:
-    """Which of the ``P + Tk`` keys query ``i`` sees by its position, and by what is padding in its row."""
+    window: Window = None,
+    lengths: Array | None = None,
+    starts: Array | None = None,
+) -> Array:
+    """Which of the ``P + Tk`` keys each query sees by its position, and by what is padding: ``[B, 1, Tq, P + Tk]``."""
     left, right = window if isinstance(window, tuple) else (window, window)
-    position = i + Tk - Tq
-    visible = np.ones(P + Tk, bool)
-    for n, j in enumerate(range(-P, Tk)):
-        if causal and j > position:
-            visible[n] = False
-        if left is not None and j < position - left:
-            visible[n] = False
-        if right is not None and j > position + right:
-            visible[n] = False
-        if j >= 0 and lengths is not None and j >= lengths[row]:
-            visible[n] = False
-        if j >= 0 and starts is not None and j < starts[row]:
-            visible[n] = False
+    position = np.arange(Tq)[:, None] + Tk - Tq
+    key = np.arange(-P, Tk)
+    visible = np.ones((B, 1, Tq, P + Tk), bool)
+    if causal:
+        visible &= key <= position
+    if left is not None:
+        visible &= key >= position - left
+    if right is not None:
+        visible &= key <= position + right
+    if lengths is not None:
+        visible &= (key < 0) | (key < lengths[:, None, None, None])
+    if starts is not None:
+        visible &= (key < 0) | (key >= starts[:, None, None, None])
     return visible
 
 
 @dataclass
 class Attended:
-    """One pass: what it read, and the weights ``[B, Hq, Tq, P + Tk]`` that it gave."""
+    """One pass: what it read, and what came of it. ``K = P + Tk``; keys and values are those of every query head."""
 
-    query: np.ndarray
-    key: np.ndarray  # of every query head, behind the prefix; zeros where no query sees it
-    value: np.ndarray
-    weights: np.ndarray
-    sink_weights: np.ndarray  # [B, Hq, Tq]
-    slopes: np.ndarray  # of the scores by the products
-    out: np.ndarray
+    query: Array  # [B, Hq, Tq, D]
+    key: Array  # [B, Hq, K, D], zeros where no query sees it
+    value: Array  # [B, Hq, K, Dv], likewise
+    kv_heads: int
+    prefix: int
+    scale: float
+    softcap: float | None
+    bias: Array  # broadcasts to the scores; 0 where it hides
+    visible: Array  # [B, Hq, Tq, K]
+    sinks: Array | None
+    tanh: Array  # of the products by the cap, 0 without one
+    weights: Array  # [B, Hq, Tq, K]
+    sink_weights: Array  # [B, Hq, Tq]
+    most: Array  # [B, Hq, Tq]: the greatest score, or the sink
+    total: Array  # [B, Hq, Tq]: of exp(score - most), sink included; 0 where nothing is visible
+    out: Array
+
+    @property
+    def sees(self) -> Array:
+        """Which queries see something, ``[B, Hq, Tq]``."""
+        return self.visible.any(-1)
+
+    @property
+    def slopes(self) -> Array:
+        """Of the scores by the products of query and key."""
+        return self.scale * (1 - self.tanh**2)
+
+    def of_kv_heads(self, x: Array) -> Array:
+        """Sums over the query heads that share keys."""
+        group = x.shape[1] // self.kv_heads
+        return x.reshape(x.shape[0], self.kv_heads, group, *x.shape[2:]).sum(2)
+
+    def score_gradients(self, dout: Array) -> tuple[Array, Array]:
+        """By the scores, of which the mask's are a sum, and ``sum(dout out)`` of each query."""
+        mean = (dout * self.out).sum(-1, keepdims=True)
+        return self.weights * (dout @ self.value.swapaxes(-1, -2) - mean), mean[..., 0]
+
+    def gradients(self, dout: Array) -> dict[str, Array]:
+        """By name: of q, k, v, and, where there are such, prefix_k, prefix_v, sinks, and the mask in full."""
+        by_scores, mean = self.score_gradients(dout)
+        by_products = by_scores * self.slopes
+        P = self.prefix
+        key = self.of_kv_heads(by_products.swapaxes(-1, -2) @ self.query)
+        value = self.of_kv_heads(self.weights.swapaxes(-1, -2) @ dout)
+        gradients = {"q": by_products @ self.key, "k": key[:, :, P:], "v": value[:, :, P:], "mask": by_scores}
+        gradients["sinks"] = -(self.sink_weights * mean).sum((0, 2))
+        gradients["prefix_k"], gradients["prefix_v"] = key[:, :, :P].sum(0), value[:, :, :P].sum(0)
+        return gradients
 
 
 def attend(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+    q: Array,
+    k: Array,
+    v: Array,
     *,
     scale: float,
-    mask: str | np.ndarray | None = None,
-    window: int | tuple[int | None, int | None] | None = None,
-    lengths: np.ndarray | None = None,
-    starts: np.ndarray | None = None,
-    sinks: np.ndarray | None = None,
+    mask: str | Array | None = None,
+    causal: bool = False,
+    window: Window = None,
+    lengths: Array | None = None,
+    starts: Array | None = None,
+    sinks: Array | None = None,
     softcap: float | None = None,
-    prefix: tuple[np.ndarray, np.ndarray] | None = None,
+    prefix: tuple[Array, Array] | None = None,
 ) -> Attended:
+    """``mask`` as the op takes it; ``causal`` besides one that is an array."""
     B, heads, Tq, _ = q.shape
-    Tk, group = k.shape[2], heads // k.shape[1]
+    kv_heads, Tk = k.shape[1:3]
     P = 0 if prefix is None else prefix[0].shape[1]
     if prefix is not None:
         k, v = (np.concatenate([np.broadcast_to(p, (B, *p.shape)), x], 2) for p, x in zip(prefix, (k, v), strict=True))
-    key, value = (np.repeat(x, group, axis=1).astype(np.float64) for x in (k, v))
-    positional: dict[str, Any] = {"causal": isinstance(mask, str), "window": window, "lengths": lengths}
-    rows = [[visible_keys(i, b, Tq=Tq, Tk=Tk, P=P, starts=starts, **positional) for i in range(Tq)] for b in range(B)]
-    visible = np.array(rows, bool).reshape(B, 1, Tq, P + Tk)
+    key, value = (np.repeat(x, heads // kv_heads, axis=1).astype(np.float64) for x in (k, v))
+    causal = causal or isinstance(mask, str)
+    visible = visible_keys(B, Tq, Tk, P, causal=causal, window=window, lengths=lengths, starts=starts)
     bias = np.zeros(())
     if isinstance(mask, np.ndarray):
         bias = np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else mask.astype(np.float64)
@@ -83,48 +127,41 @@ def attend(
     seen = visible.any(axis=2)[..., None]
     key, value = np.where(seen, key, 0.0), np.where(seen, value, 0.0)
     scores = scale * (q @ key.swapaxes(-1, -2))
-    slopes = np.full(scores.shape, scale)
+    tanh = np.zeros_like(scores)
     if softcap is not None:
-        capped = np.tanh(scores / softcap)
-        scores, slopes = softcap * capped, slopes * (1 - capped**2)
+        tanh = np.tanh(scores / softcap)
+        scores = softcap * tanh
     scores = np.where(visible, scores + bias, -np.inf)
     most = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    sees = visible.any(-1, keepdims=True)
+    sink_terms = np.zeros((B, heads, Tq, 1))
     if sinks is not None:
         most = np.maximum(most, sinks[:, None, None])
-    most = np.where(most == -np.inf, 0.0, most)
-    weights = np.exp(scores - most)
-    total = weights.sum(-1, keepdims=True)
-    sink_weights = np.zeros((B, heads, Tq, 1))
-    if sinks is not None:
-        sink_weights = sink_weights + np.exp(sinks[:, None, None] - most)
-    total = total + sink_weights
-    total = np.where(total == 0, 1.0, total)
-    weights = weights / total
-    return Attended(q, key, value, weights, (sink_weights / total)[..., 0], slopes, weights @ value)
+        sink_terms = np.where(sees, np.exp(sinks[:, None, None] - most), 0.0)
+    most = np.where(sees, most, 0.0)
+    terms = np.exp(scores - most)
+    total = terms.sum(-1, keepdims=True) + sink_terms
+    divisor = np.where(sees, total, 1.0)
+    weights = terms / divisor
+    return Attended(
+        query=q,
+        key=key,
+        value=value,
+        kv_heads=kv_heads,
+        prefix=P,
+        scale=scale,
+        softcap=softcap,
+        bias=bias,
+        visible=visible,
+        sinks=sinks,
+        tanh=tanh,
+        weights=weights,
+        sink_weights=(sink_terms / divisor)[..., 0],
+        most=most[..., 0],
+        total=total[..., 0],
+        out=weights @ value,
+    )
 
 
-def attention_oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, **keywords: Any) -> np.ndarray:
+def attention_oracle(q: Array, k: Array, v: Array, **keywords: Any) -> Array:
     return attend(q, k, v, **keywords).out
-
-
-def attention_gradients(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, **keywords: Any
-) -> dict[str, np.ndarray]:
-    """By name: of q, k, v, and where there are such, ``prefix_k``, ``prefix_v``, sinks, and the mask in full."""
-    a = attend(q, k, v, **keywords)
-    kv_heads, prefix = k.shape[1], keywords.get("prefix")
-    P = 0 if prefix is None else prefix[0].shape[1]
-    by_weights = dout @ a.value.swapaxes(-1, -2)
-    mean = (dout * a.out).sum(-1, keepdims=True)
-    by_scores = a.weights * (by_weights - mean)
-    by_products = by_scores * a.slopes
-
-    def of_group(x: np.ndarray) -> np.ndarray:
-        return x.reshape(x.shape[0], kv_heads, -1, *x.shape[2:]).sum(2)
-
-    key = of_group(by_products.swapaxes(-1, -2) @ a.query)
-    value = of_group(a.weights.swapaxes(-1, -2) @ dout)
-    gradients = {"q": by_products @ a.key, "k": key[:, :, P:], "v": value[:, :, P:], "mask": by_scores}
-    gradients["sinks"] = -(a.sink_weights * mean[..., 0]).sum((0, 2))
-    gradients["prefix_k"], gradients["prefix_v"] = key[:, :, :P].sum(0), value[:, :, :P].sum(0)
-    return gradients

@@ -18,7 +18,7 @@ M4 = {"gpu": "m4-max", "macos": "26.4"}
 M5_262 = {"gpu": "m5-pro", "macos": "26.2"}
 M5 = {"gpu": "m5-pro", "macos": "26.4"}
 
-PAIRS, OWN, PREFIX, MASK, ADDITIVE, STARTS, LENGTHS, SOFTCAP, VECTOR, SINKS, LSE = range(11)
+PAIRS, OWN, PREFIX, MASK, ADDITIVE, STARTS, LENGTHS, SOFTCAP, VECTOR, SINKS, ENDS = range(11)
 UNLIMITED = 2**30
 
 
@@ -170,7 +170,7 @@ def test_the_wider_of_two_head_dimensions_counts() -> None:
     ],
 )
 def test_splits_of_keys(keys: int, splits: int, split_keys: int) -> None:
-    plan = call(1, keys, Dv=80, saves_lse=True).plan()
+    plan = call(1, keys, Dv=80, saves_ends=True).plan()
     args = args_of(plan.launches[0])
     assert (args["splits"], args["split_keys"]) == (splits, split_keys)
     assert plan.launches[0].grid == (splits, 2, 2)  # both heads of a group in one pass
@@ -221,7 +221,7 @@ def test_arguments_in_order() -> None:
         lengths=Operand([2]),
         sinks=Operand([4]),
         softcap=3.0,
-        saves_lse=True,
+        saves_ends=True,
     )
     assert roles(launch) == ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "y0", "y1", "args"]
     assert launch.constants == dict.fromkeys(range(11), True)
@@ -282,6 +282,20 @@ def grad_call(**keywords: Any) -> Plan:
     return plan
 
 
+def test_gradients_past_two_to_the_31() -> None:
+    plan = grad_call(Tq=70_000, Tk=70_000, D=128, B=8, heads=64, kv_heads=64)
+    delta, queries, keys = plan.launches
+    assert plan.scratch == [8 * 64 * 70_000 * 4]
+    assert delta.grid == (70_000 // 8, 64, 8)
+    assert queries.grid == keys.grid == (-(-70_000 // 32), 64, 8)
+    row, head = 128, 70_000 * 128
+    for launch in plan.launches:
+        (argument,) = (argument for argument in launch.arguments if argument.role == "bytes")
+        out, ends, dout = (struct.unpack_from("<4q", launch.bytes_of(argument), 280 + 32 * i) for i in range(3))
+        assert out == dout == (64 * head, head, row, 1)
+        assert ends == (64 * 70_000 * 2, 70_000 * 2, 2, 1)
+
+
 def test_gradients_in_order() -> None:
     plan = grad_call(
         prefix_k=Operand([2, 9, 64]),
@@ -291,7 +305,7 @@ def test_gradients_in_order() -> None:
         sinks=Operand([4]),
     )
     delta, queries, keys, prefix, mask, sinks = plan.launches
-    # Inputs: q, k, v, the prefix, mask, sinks, then out 7, lse 8 and dout 9.
+    # Inputs: q, k, v, the prefix, mask, sinks, then out 7, ends 8 and dout 9.
     assert roles(delta) == ["x7", "x9", "s0", "args"]
     scores = ["x0", "x1", "x2", "x3", "x4", "x5", "-", "-", "x9", "x8", "s0"]
     assert roles(queries) == [*scores, "y0", "args"]

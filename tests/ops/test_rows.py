@@ -136,6 +136,15 @@ def test_softmax_axis_is_a_view_away() -> None:
     assert mx.allclose(mt.softmax(x, 1), mx.softmax(x, axis=1), atol=1e-6)
 
 
+def test_rows_past_what_16_bits_count() -> None:
+    x = normal(2, 70001)
+    x[:, 70000] = 9.0
+    assert mt.argmax(x).tolist() == [70000, 70000]
+    assert mt.row_max(x).tolist() == [9.0, 9.0]
+    assert mx.allclose(mt.softmax(x).sum(-1), mx.ones(2), atol=1e-5)
+    assert mx.allclose(mt.logsumexp(x), mx.logsumexp(x, axis=-1), atol=1e-5)
+
+
 # Sampling
 
 

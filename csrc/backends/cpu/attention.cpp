@@ -19,7 +19,6 @@ namespace tessl::cpu {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr float log_of_2 = 0x1.62e430p-1f;
 
 // Keys are packed again for each block of rows.
 constexpr int64_t most_block_rows = 384;
@@ -355,8 +354,9 @@ class BlockAttention {
     EpilogueRow divide;
     divide.alpha = seen ? 1.0f / total : 0.0f;
     vector_kernels().finish(p_.element, advance(p_.out, p_.element, index * p_.Dv), sums, divide, p_.Dv);
-    if (p_.lse != nullptr) {
-      p_.lse[index] = seen ? (most + std::log2(total)) * log_of_2 : std::numeric_limits<float>::max();
+    if (p_.ends != nullptr) {
+      p_.ends[2 * index] = seen ? most : 0.0f;
+      p_.ends[2 * index + 1] = seen ? total : 0.0f;
     }
   }
 

@@ -29,8 +29,8 @@ struct BoundsView {
 
 // See ops/attention_problem.h for what is computed. q [B, heads, Tq, D], k [B, kv_heads, Tk, D],
 // v [B, kv_heads, Tk, Dv], the prefix alike with P rows, mask [B, heads, Tq, P + Tk] and out [B, heads, Tq, Dv] are of
-// `element`, a boolean mask of bytes; out and lse [B, heads, Tq] are row-contiguous. All arithmetic is float32. Keys
-// that padding or position hide are not read.
+// `element`, a boolean mask of bytes; out and ends [B, heads, Tq, 2] are row-contiguous. All arithmetic is float32.
+// Keys that padding or position hide are not read.
 struct Attention {
   Element element = Element::float32;
   int64_t B = 0;
@@ -52,7 +52,7 @@ struct Attention {
   float scale = 1.0f;
   float softcap = 0.0f; // 0 is none
   void* out = nullptr;
-  float* lse = nullptr; // null is not wanted
+  float* ends = nullptr; // null is not wanted
 };
 
 void attention(const Attention& problem);

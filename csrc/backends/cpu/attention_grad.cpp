@@ -9,8 +9,9 @@
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
 
-// For every tile of keys and panel of rows, with W the weights of the softmax and m = sum(out dout) of each row:
-//   W = 2^(S - lse)    Z = W (dout v^T - m) scale    dv += W^T dout    dk += Z^T q    dq += Z k
+// For every tile of keys and panel of rows, with W the weights of the softmax, which ended with `most` and `sum`, and
+// m = sum(out dout) of each row:
+//   W = 2^(S - most) / sum    Z = W (dout v^T - m) scale    dv += W^T dout    dk += Z^T q    dq += Z k
 // (Dao et al. 2022, arXiv:2205.14135, algorithm 4.) Sums over keys and over rows are in their order wherever the tasks
 // are cut, so that neither the number of threads nor the rest of the batch shows in a result.
 
@@ -18,7 +19,6 @@ namespace tessl::cpu {
 namespace {
 
 constexpr int64_t block_rows = 96; // whose weights are in cache together
-constexpr float most_float = std::numeric_limits<float>::max();
 
 struct GradScratch {
   Scratch queries, douts, row, state, keys, values, padded_keys, gathered, weights, slopes, biases, dq, dk, dv;
@@ -47,8 +47,9 @@ class GradRows {
     const int64_t padded = round_up(rows.size(), attention_kernels().rows);
     queries_ = scratch.queries.reserve(padded * query_stride_);
     douts_ = scratch.douts.reserve(padded * dout_stride_);
-    log_sums_ = scratch.state.reserve(2 * rows.size());
-    means_ = log_sums_ + rows.size();
+    most_ = scratch.state.reserve(3 * rows.size());
+    inverses_ = most_ + rows.size();
+    means_ = inverses_ + rows.size();
     weights_ = scratch.weights.reserve(block_rows * tile_keys);
     slopes_ = scratch.slopes.reserve(block_rows * tile_keys);
     biases_ = f_.mask ? scratch.biases.reserve(attention_kernels().rows * tile_keys) : nullptr;
@@ -72,8 +73,9 @@ class GradRows {
   float mean(int64_t r) const {
     return means_[r];
   }
-  float log_sum(int64_t r) const {
-    return log_sums_[r];
+  // The weight of a score.
+  float weight(int64_t r, float score) const {
+    return std::exp2(score - most_[r]) * inverses_[r];
   }
   const float* query(int64_t r) const {
     return queries_ + r * query_stride_;
@@ -138,14 +140,17 @@ class GradRows {
       vector_kernels().load(f_.element, target, source, view.strides[3], columns);
     };
     visible_[static_cast<size_t>(r)] = head_.visible_from(row);
-    const float lse = *static_cast<const float*>(row_of(p_.lse, Element::float32, head_.batch, head, i));
-    log_sums_[r] = lse * log2_of_e;
+    const auto* ends = static_cast<const float*>(row_of(p_.ends, Element::float32, head_.batch, head, i));
+    const float sum = ends[p_.ends.strides[3]];
     means_[r] = 0.0f;
     // What a query is that sees nothing must not matter.
-    if (lse == most_float || visible(r).size() == 0) {
-      log_sums_[r] = std::numeric_limits<float>::infinity();
+    if (sum == 0.0f || visible(r).size() == 0) {
+      most_[r] = std::numeric_limits<float>::infinity();
+      inverses_[r] = 0.0f;
       return;
     }
+    most_[r] = ends[0];
+    inverses_[r] = 1.0f / sum;
     float* dout = douts_ + r * dout_stride_;
     float* out = scratch.row.reserve(std::max<int64_t>(f_.Dv, 1));
     load(f_.q, queries_ + r * query_stride_, f_.D);
@@ -191,7 +196,9 @@ class GradRows {
     const float* bias = biases_ == nullptr ? nullptr : biases_ + in_panel * tile_keys;
     auto scores = score_row(f_, weights_ + r * tile_keys, computed, seen, bias);
     scores.scale = f_.softcap > 0.0f ? f_.scale / f_.softcap : f_.scale * log2_of_e;
-    attention_kernels().soften_gradient(scores, log_sums_[row], means_[row], factor, by_bias, slopes_ + r * tile_keys);
+    attention_kernels().soften_gradient(
+        scores, most_[row], inverses_[row], means_[row], factor, by_bias, slopes_ + r * tile_keys
+    );
   }
 
   const AttentionGrad& p_;
@@ -203,7 +210,8 @@ class GradRows {
   std::vector<Range>& visible_ = scratch.visible;
   float* queries_ = nullptr;
   float* douts_ = nullptr;
-  float* log_sums_ = nullptr;
+  float* most_ = nullptr;     // greatest scores
+  float* inverses_ = nullptr; // of the sums of 2^(score - most)
   float* means_ = nullptr;
   float* weights_ = nullptr;
   float* slopes_ = nullptr;
@@ -251,7 +259,7 @@ class HeadGradient {
     const auto& head = rows_.head();
     for (int64_t r = 0; r < row_count_; ++r) {
       const int64_t h = head.head_of(first_row_ + r);
-      const float weight = std::exp2(f_.sinks[h * f_.sinks_stride] * log2_of_e - rows_.log_sum(r));
+      const float weight = rows_.weight(r, f_.sinks[h * f_.sinks_stride] * log2_of_e);
       sums[h] -= static_cast<double>(weight) * rows_.mean(r);
     }
   }

@@ -7,8 +7,8 @@ namespace tessl::cpu {
 // The gradients of `forward` by its operands. Outputs are row-contiguous, and null where they are not wanted: dk and dv
 // together or not at all, dprefix_k and dprefix_v too. See ops/attention_problem.h.
 struct AttentionGrad {
-  Attention forward;        // its outputs are not written
-  HeadsView out, lse, dout; // lse is float32
+  Attention forward;         // its outputs are not written
+  HeadsView out, ends, dout; // ends are float32
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;

@@ -258,11 +258,12 @@ float soften(ScoreRow row, float& most, float& sum) {
   return factor;
 }
 
-void soften_gradient(ScoreRow row, float log_sum, float mean, float factor, bool by_bias, float* slopes) {
+void soften_gradient(ScoreRow row, float most, float inverse, float mean, float factor, bool by_bias, float* slopes) {
   for (int64_t c = row.first; c < row.last; c += lanes) {
     Floats capped{};
     const Floats x = seen_scores(row, c, &capped);
-    const Floats weight = exp2_of_negative(x - log_sum);
+    const Floats exponent = x - most; // above 0 by rounding alone, which an additive mask can make coarse
+    const Floats weight = inverse * exp2_of_negative(exponent > 0.0f ? Floats{} : exponent);
     Floats slope = factor * weight * (read<Floats>(slopes + c) - mean);
     if (row.cap != 0.0f && !by_bias) {
       slope *= 1.0f - capped * capped;

@@ -54,9 +54,11 @@ struct AttentionKernels {
   // multiplied by, 2^(most before - most).
   float (*soften)(ScoreRow row, float& most, float& sum);
 
-  // Scores become weights 2^(score - log_sum), and `slopes`, the derivatives by the weights, those by the products,
-  // times `factor`: weight (slope - mean), through the cap unless `by_bias`.
-  void (*soften_gradient)(ScoreRow row, float log_sum, float mean, float factor, bool by_bias, float* slopes);
+  // Scores become weights 2^(score - most) inverse, and `slopes`, the derivatives by the weights, those by the
+  // products, times `factor`: weight (slope - mean), through the cap unless `by_bias`.
+  void (*soften_gradient)(
+      ScoreRow row, float most, float inverse, float mean, float factor, bool by_bias, float* slopes
+  );
 };
 
 const AttentionKernels& attention_kernels();

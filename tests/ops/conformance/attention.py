@@ -10,6 +10,7 @@ import numpy as np
 
 import mlx_tessl as mt
 
+from ..attention_bounds import Arithmetic, Bounds, U
 from ..attention_oracle import attend
 from .spec import Arrays, Case, Expected, OpSpec, Refusal, Shapes
 
@@ -44,23 +45,10 @@ def attention_oracle(
     precision: str | None = None,
     **keywords: Any,
 ) -> Expected:
-    """A score that errs by ``e`` changes a weight by ``e`` of itself."""
+    """What the sums may err by is a bound of its own: attention_bounds.py."""
     prefix = None if prefix_k is None or prefix_v is None else (prefix_k, prefix_v)
-    scale = float(np.float32(scale))
-    a = attend(q, k, v, scale=scale, prefix=prefix, **keywords)
-    products = abs(scale) * (np.abs(a.query) @ np.abs(a.key).swapaxes(-1, -2))
-    mask = keywords.get("mask")
-    if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
-        products = products + np.abs(np.where(mask == -np.inf, 0.0, mask))
-    largest = np.max(products, axis=-1, keepdims=True, initial=0.0)
-    return a.out, (1 + largest) * (a.weights @ np.abs(a.value))
-
-
-def _roundings(case: Case) -> float:
-    # gamma_D of a score and gamma_K of the sum of values, by both of which a weight and the sum of weights err; and a
-    # few for exponential, cap and division. Up to 0.05 was used.
-    keys = case.shapes["k"][2] + (case.shapes["prefix_k"][1] if "prefix_k" in case.shapes else 0)
-    return 2 * (case.shapes["q"][3] + keys) + 16
+    a = attend(q, k, v, scale=float(np.float32(scale)), prefix=prefix, **keywords)
+    return a.out, Bounds(a, Arithmetic.of("float32", "cpu")).of_sums() / U
 
 
 def _case(
@@ -99,7 +87,7 @@ ATTENTION = OpSpec(
     op=_with_prefix(mt.attention),
     twin=_with_prefix(mt.reference.attention),
     oracle=attention_oracle,
-    roundings=_roundings,
+    roundings=lambda _: 1,
     cases=(
         _case("plain", (2, 2, 2, 7, 9, 16, 16)),
         _case("causal", (1, 4, 2, 19, 23, 12, 5), {"mask": "causal"}),
