@@ -89,6 +89,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
 
   if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, row);
+    const AttentionScale scale = attention_scale(args);
     const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
     const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
     const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, row, kv_head, keys, args.D);
@@ -110,7 +111,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
       float best = m;
       for (int j = 0; j < 8; ++j) {
         const int other = key + team.own_column() + j;
-        scores[j] = score_of_pair<T>(scores[j], query, other, seen_all, keys, mask_rows, args);
+        scores[j] = score_of_pair<T>(scores[j], query, other, seen_all, keys, mask_rows, scale);
         best = max(best, bound_of_score(scores[j]));
       }
       best = row_max(best);
@@ -143,6 +144,19 @@ constant bool attention_splits [[function_constant(11)]];   // the keys: sums go
 constant bool attention_is_whole [[function_constant(12)]]; // not so
 
 constant constexpr int vector_simdgroups = 8;
+
+// The sum over each LANES neighbours.
+template <int LANES>
+inline float sum_of_lanes(float x) {
+  if (LANES == 32) {
+    return simd_sum(x);
+  }
+#pragma clang loop unroll(full)
+  for (ushort step = 1; step < LANES; step *= 2) {
+    x += simd_shuffle_xor(x, step);
+  }
+  return x;
+}
 
 // LANES lanes share a key; each has QUADS runs of four columns.
 template <typename T, int LANES, int QUADS, int ROWS>
@@ -195,17 +209,22 @@ template <typename T, int LANES, int QUADS, int ROWS>
 
   if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, batch);
+    const AttentionScale scale = attention_scale(args);
     const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, batch, kv_head, keys, args.D);
     const AttentionRows<T> v_rows = key_rows(v, prefix_v, args.v, args.prefix_v, batch, kv_head, keys, args.Dv);
     float4 queries[ROWS][QUADS];
+    int numbers[ROWS]; // of the queries
+    AttentionMaskRows mask_rows[ROWS];
 #pragma clang loop unroll(full)
     for (int r = 0; r < ROWS; ++r) {
       const int row = min(first_row + r, rows - 1);
       const uint head = kv_head * uint(heads) + uint(row / args.Tq);
       const AttentionRows<T> source = query_rows(q, args.q, batch, head, args.Tq, args.D);
+      numbers[r] = row % args.Tq;
+      mask_rows[r] = attention_mask_rows(mask, args, batch, head);
 #pragma clang loop unroll(full)
       for (int i = 0; i < QUADS; ++i) {
-        queries[r][i] = source.load_four(row % args.Tq, part + i * LANES * 4);
+        queries[r][i] = source.load_four(numbers[r], part + i * LANES * 4);
       }
     }
 
@@ -230,15 +249,9 @@ template <typename T, int LANES, int QUADS, int ROWS>
         for (int i = 0; i < QUADS; ++i) {
           dot_product += dot(queries[r][i], k_quads[i]);
         }
-#pragma clang loop unroll(full)
-        for (ushort step = 1; step < LANES; step *= 2) {
-          dot_product += simd_shuffle_xor(dot_product, step);
-        }
-        const int row = min(first_row + r, rows - 1);
-        const uint head = kv_head * uint(heads) + uint(row / args.Tq);
-        const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, batch, head);
+        dot_product = sum_of_lanes<LANES>(dot_product);
         const float score =
-            loads ? score_of_pair<T>(dot_product, row % args.Tq, own_key, false, keys, mask_rows, args) : hidden_score;
+            loads ? score_of_pair<T>(dot_product, numbers[r], own_key, false, keys, mask_rows[r], scale) : hidden_score;
         if (score != hidden_score) {
           const float best = max(m[r], bound_of_score(score));
           const float factor = fast::exp2(max(m[r] - best, -1000.0f));
@@ -268,13 +281,15 @@ template <typename T, int LANES, int QUADS, int ROWS>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (first_row + r < rows) {
-      float best = hidden_score;
-      for (int t = 0; t < teams; ++t) {
-        best = max(best, shared_ends[t][0]);
-      }
-      float total = 0.0f;
-      for (int t = 0; t < teams; ++t) {
-        total += shared_ends[t][1] * fast::exp2(max(shared_ends[t][0] - best, -1000.0f));
+      // Each lane has a team's end.
+      const float2 own_end = lane < teams ? shared_ends[lane] : float2(hidden_score, 0.0f);
+      const float best = simd_max(own_end[0]);
+      const float own_factor = fast::exp2(max(own_end[0] - best, -1000.0f));
+      const float total = simd_sum(own_end[1] * own_factor);
+      float factors[teams];
+#pragma clang loop unroll(full)
+      for (ushort t = 0; t < teams; ++t) {
+        factors[t] = simd_shuffle(own_factor, t);
       }
       const uint head = kv_head * uint(heads) + uint((first_row + r) / args.Tq);
       const int64_t row = (int64_t(batch) * args.heads + head) * args.Tq + (first_row + r) % args.Tq;
@@ -292,8 +307,9 @@ template <typename T, int LANES, int QUADS, int ROWS>
       threadgroup const float* team_sums = reinterpret_cast<threadgroup const float*>(shared_sums);
       for (int column = int(thread_index); column < args.Dv; column += vector_simdgroups * 32) {
         float sum = 0.0f;
+#pragma clang loop unroll(full)
         for (int t = 0; t < teams; ++t) {
-          sum += team_sums[t * columns + column] * fast::exp2(max(shared_ends[t][0] - best, -1000.0f));
+          sum += team_sums[t * columns + column] * factors[t];
         }
         if (attention_is_whole) {
           out[row * args.Dv + column] = T(sum * factor);

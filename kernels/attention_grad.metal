@@ -74,7 +74,7 @@ inline void query_pairs(
     thread const SavedRows& saved,
     thread const AttentionKeys& keys,
     thread const AttentionMaskRows& mask,
-    constant AttentionArgs& args,
+    thread const AttentionScale& scale,
     thread const AttentionTeam<Tile>& team
 ) {
   simdgroup_float8x8 products[Tile::score_fragments];
@@ -90,7 +90,7 @@ inline void query_pairs(
   const bool seen_all = keys.sees_all(tile, {key, key + Tile::block});
   for (int j = 0; j < 8; ++j) {
     const int other = key + team.own_column() + j;
-    pairs[j] = pair_gradient<typename Tile::T>(dots[j], dweights[j], query, other, seen_all, row, keys, mask, args);
+    pairs[j] = pair_gradient<typename Tile::T>(dots[j], dweights[j], query, other, seen_all, row, keys, mask, scale);
   }
 }
 
@@ -130,6 +130,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
 
   if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, row);
+    const AttentionScale scale = attention_scale(args);
     const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
     const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
     const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
@@ -142,7 +143,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     int key = keys.skip_hidden(seen.first / Tile::block * Tile::block, Tile::block);
     while (key < seen.end) {
       AttentionPairGradient pairs[8];
-      query_pairs<Tile>(pairs, queries, douts, tile, k_rows, v_rows, key, saved, keys, mask_rows, args, team);
+      query_pairs<Tile>(pairs, queries, douts, tile, k_rows, v_rows, key, saved, keys, mask_rows, scale, team);
       float by_dot[8];
       for (int j = 0; j < 8; ++j) {
         by_dot[j] = pairs[j].by_dot;
@@ -197,6 +198,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     const uint end_batch = attention_of_prefix ? uint(args.B) : group.z + 1u;
     for (uint row = first_batch; row < end_batch; ++row) {
       AttentionKeys keys = attention_keys(args, starts, lengths, row);
+      const AttentionScale scale = attention_scale(args);
       if (attention_of_prefix) {
         keys.first_own = args.P; // a tile ends where the prefix does
         keys.end_own = args.P;
@@ -224,7 +226,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
           for (int j = 0; j < 8; ++j) {
             const int other = query + team.own_column() + j;
             const AttentionPairGradient pair =
-                pair_gradient<T>(by_dot[j], weights[j], other, key, seen_all, saved.at(other), keys, mask_rows, args);
+                pair_gradient<T>(by_dot[j], weights[j], other, key, seen_all, saved.at(other), keys, mask_rows, scale);
             weights[j] = pair.weight;
             by_dot[j] = pair.by_dot;
           }
@@ -290,6 +292,7 @@ template <typename T>
     const int end_key = sums_columns ? args.P + args.Tk : first_key + 1;
     for (int row = rows.first; row < rows.end; ++row) {
       const AttentionKeys keys = attention_keys(args, starts, lengths, uint(row));
+      const AttentionScale scale = attention_scale(args);
       for (int h = heads.first; h < heads.end; ++h) {
         const uint kv_head = uint(h / (args.heads / args.kv_heads));
         const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, uint(row), uint(h));
@@ -304,7 +307,7 @@ template <typename T>
           for (int key = first_key; key < end_key; key += Tile::block) {
             if (key < seen.end && key + Tile::block > seen.first) {
               AttentionPairGradient pairs[8];
-              query_pairs<Tile>(pairs, queries, douts, tile, k_rows, v_rows, key, saved, keys, mask_rows, args, team);
+              query_pairs<Tile>(pairs, queries, douts, tile, k_rows, v_rows, key, saved, keys, mask_rows, scale, team);
               for (int j = 0; j < 8; ++j) {
                 sums[j] += pairs[j].by_score;
               }

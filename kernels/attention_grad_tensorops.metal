@@ -72,6 +72,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
 
   if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, row);
+    const AttentionScale scale = attention_scale(args);
     const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
     const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
     const AttentionRows<T> douts = query_rows(dout, grad_args.dout, row, head, args.Tq, args.Dv);
@@ -96,7 +97,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
             const auto at = dots.get_multidimensional_index(i);
             const int query = first_query + at[1];
             by_dot[i] = pair_gradient<T>(
-                            dots[i], dweights[i], query, key + at[0], seen_all, saved.at(query), keys, mask_rows, args
+                            dots[i], dweights[i], query, key + at[0], seen_all, saved.at(query), keys, mask_rows, scale
             )
                             .by_dot;
           }
@@ -162,6 +163,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
     const uint end_batch = attention_of_prefix ? uint(args.B) : group.z + 1u;
     for (uint row = first_batch; row < end_batch; ++row) {
       AttentionKeys keys = attention_keys(args, starts, lengths, row);
+      const AttentionScale scale = attention_scale(args);
       if (attention_of_prefix) {
         keys.first_own = args.P; // a tile ends where the prefix does
         keys.end_own = args.P;
@@ -193,7 +195,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
                 const auto at = dots.get_multidimensional_index(i);
                 const int other = query + at[0];
                 const AttentionPairGradient pair = pair_gradient<T>(
-                    dots[i], dweights[i], other, first_key + at[1], seen_all, saved.at(other), keys, mask_rows, args
+                    dots[i], dweights[i], other, first_key + at[1], seen_all, saved.at(other), keys, mask_rows, scale
                 );
                 weights[i] = pair.weight;
                 by_dot[i] = pair.by_dot;

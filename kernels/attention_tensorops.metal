@@ -89,6 +89,7 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
 
   if (attention_has_pairs) {
     const AttentionKeys keys = attention_keys(args, starts, lengths, row);
+    const AttentionScale scale = attention_scale(args);
     const AttentionMaskRows mask_rows = attention_mask_rows(mask, args, row, head);
     const AttentionRows<T> queries = query_rows(q, args.q, row, head, args.Tq, args.D);
     const AttentionRows<T> k_rows = key_rows(k, prefix_k, args.k, args.prefix_k, row, kv_head, keys, args.D);
@@ -109,7 +110,8 @@ template <typename T, int HEAD, int STRIPS, int PARTS>
           weights[i] = hidden_score;
           if (scores.is_valid_element(i)) {
             const auto at = scores.get_multidimensional_index(i);
-            weights[i] = score_of_pair<T>(scores[i], first_query + at[1], key + at[0], seen_all, keys, mask_rows, args);
+            weights[i] =
+                score_of_pair<T>(scores[i], first_query + at[1], key + at[0], seen_all, keys, mask_rows, scale);
           }
           scores[i] = bound_of_score(weights[i]);
         }

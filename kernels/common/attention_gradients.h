@@ -67,16 +67,16 @@ inline AttentionPairGradient pair_gradient(
     AttentionSavedRow saved,
     thread const AttentionKeys& keys,
     thread const AttentionMaskRows& mask,
-    constant AttentionArgs& args
+    thread const AttentionScale& scale
 ) {
   AttentionPairGradient gradient{0.0f, 0.0f, 0.0f};
-  const float score = score_of_pair<T>(dot, query, key, seen_all, keys, mask, args);
+  const float score = score_of_pair<T>(dot, query, key, seen_all, keys, mask, scale);
   if (score == hidden_score) {
     return gradient;
   }
   gradient.weight = saved.weight(score);
   gradient.by_score = gradient.weight * (dweight - saved.delta);
-  const float t = attention_has_softcap ? bounded_tanh(dot * args.score_scale) : 0.0f;
+  const float t = attention_has_softcap ? scale.tanh(dot) : 0.0f;
   gradient.by_dot = gradient.by_score * (1.0f - t * t);
   return gradient;
 }

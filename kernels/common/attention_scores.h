@@ -130,10 +130,23 @@ inline float bounded_tanh(float x) {
   return metal::precise::tanh(x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x);
 }
 
-// The score in base 2 of what a query sees by its window, before any mask: a NaN stays one.
-inline float attention_score(float dot, constant AttentionArgs& args) {
-  const float x = dot * args.score_scale;
-  return attention_has_softcap ? args.softcap * bounded_tanh(x) : x;
+// What makes a score of a dot product, read once: see AttentionArgs.
+struct AttentionScale {
+  float score;
+  float softcap;
+
+  float tanh(float dot) const thread {
+    return bounded_tanh(dot * score);
+  }
+
+  // In base 2, before any mask: a NaN stays one.
+  float of(float dot) const thread {
+    return attention_has_softcap ? softcap * tanh(dot) : dot * score;
+  }
+};
+
+inline AttentionScale attention_scale(constant AttentionArgs& args) {
+  return {args.score_scale, args.softcap};
 }
 
 // With the mask applied.
@@ -168,12 +181,12 @@ inline float score_of_pair(
     bool seen_all,
     thread const AttentionKeys& keys,
     thread const AttentionMaskRows& mask,
-    constant AttentionArgs& args
+    thread const AttentionScale& scale
 ) {
-  if (!(seen_all || keys.sees(query, key)) || query >= args.Tq) {
+  if (!(seen_all || keys.sees(query, key)) || query >= keys.queries) {
     return hidden_score;
   }
-  return mask_score<T>(attention_score(dot, args), query, key, mask);
+  return mask_score<T>(scale.of(dot), query, key, mask);
 }
 
 // What sums come to: the reciprocal of the denominator with the factor of the sums, and the log-sum-exp as the greatest

@@ -88,7 +88,7 @@ MUTANTS = [
         "",
         **FEATURES["sinks"],
     ),
-    tiles("softcap not given back", "args.softcap * bounded_tanh(x)", "bounded_tanh(x)", softcap=2.5),
+    tiles("softcap not given back", "? softcap * tanh(dot)", "? tanh(dot)", softcap=2.5),
     tiles("softmax to the base 2", "score += addend * log2_e;", "score += addend;", **FEATURES["additive"]),
     tiles(
         "no barrier after staging", f"others, other, d, team);\n    {BARRIER}", "others, other, d, team);\n", **CAUSAL
@@ -197,7 +197,7 @@ MUTANTS = [
         mask_shape=(1, 40),
         **CAUSAL,
     ),
-    gradient("sinks", "the sign", "sum -= fast::exp2", "sum += fast::exp2", sinks=True, **CAUSAL),
+    gradient("sinks", "the sign", "sum -= x.weight(", "sum += x.weight(", sinks=True, **CAUSAL),
     tensorops_gradient("queries", "one row's end", "saved.at(query), keys", "saved.at(first_query), keys", **CAUSAL),
     tensorops_gradient(
         "keys", "weights for their gradient", "(dk_sums, by_dot, dots", "(dk_sums, weights, dots", **CAUSAL
