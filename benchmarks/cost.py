@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,10 @@ def rows(op: Callable[..., Any], *lines: str) -> Callable[[int, int, int], Any]:
         return op(random(count, columns), **others, stream=mx.cpu)
 
     return call
+
+
+def rotated(count: int, _: int, columns: int) -> mx.array:
+    return mt.rope(random(count, columns), mx.arange(count), mt.rope_inv_freq(columns, 1e4), stream=mx.cpu)
 
 
 def prefill(D: int) -> tuple[Row, Row]:
@@ -279,6 +284,12 @@ ROWS = (
     of_rows("softmax", 32768, rows(mt.softmax), lambda M, N: softmax.softmax(True, BFLOAT16, M, N)),
     of_rows("logsumexp", 32768, rows(mt.logsumexp), lambda M, N: reduce.logsumexp(True, BFLOAT16, M, N)),
     of_rows("row_sum", 2048, rows(mt.row_sum), lambda M, N: reduce.row_reduce("sum", BFLOAT16, M, N)),
+    of_rows("rms_norm", 2048, rows(partial(mt.rms_norm, eps=1e-6), "weight"), None),
+    of_rows("layer_norm", 2048, rows(partial(mt.layer_norm, eps=1e-6), "weight", "bias"), None),
+    of_rows(
+        "layer_norm with residual", 2048, rows(partial(mt.layer_norm, eps=1e-6), "weight", "bias", "residual"), None
+    ),
+    of_rows("rope", 128, rotated, None),
     of_rows("row_max", 2048, rows(mt.row_max), lambda M, N: reduce.row_reduce("max", BFLOAT16, M, N)),
 )
 

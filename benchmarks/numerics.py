@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -30,13 +32,14 @@ from tests.kernels.test_row_kernels import ROW_OPS, emulated  # noqa: E402
 from tests.ops import test_attention as attention  # noqa: E402
 from tests.ops.conformance import SPECS, OpSpec  # noqa: E402
 from tests.ops.conformance import Case as ConformanceCase  # noqa: E402
+from tests.ops.conformance.gated_delta import CHUNKS, GATED_DELTA  # noqa: E402
 from tests.ops.layouts import LAYOUTS  # noqa: E402
 from tests.ops.test_conformance import DTYPES, fixed, make, results, used_fraction  # noqa: E402
 
 Largest = dict[str, dict[str, dict[str, float]]]  # by op, path and dtype
 
 
-def cpu(largest: Largest, seeds: int) -> None:
+def cpu(largest: Largest, seeds: int = 1) -> None:
     for spec in tqdm(SPECS, desc="cpu"):
         if spec.gives_indices:
             continue
@@ -100,10 +103,17 @@ TABLES = {
 def tables(largest: Largest) -> None:
     for spec in tqdm([spec for spec in SPECS if spec.name in TABLES], desc="rows"):
         for path, device in TABLES[spec.name].items():
-            for case, dtype in itertools.product(spec.cases, DTYPES):
+            cases = [case for case in spec.cases if has_elements(case)]
+            if spec is GATED_DELTA:
+                cases.append(CHUNKS)
+            for case, dtype in itertools.product(cases, DTYPES):
                 if path == "tensorops" and dtype == "float32":
                     continue  # exact float32 does not run there
                 note(largest, spec.name, path, dtype, used_by_shaders(spec, case, dtype, device))
+
+
+def has_elements(case: ConformanceCase) -> bool:
+    return all(math.prod(shape) > 0 for shape in case.shapes.values())
 
 
 def used_by_shaders(spec: OpSpec, case: ConformanceCase, dtype: str, device: tuple[str, str]) -> float:
@@ -138,20 +148,36 @@ def table(largest: Largest) -> str:
     return "\n".join(lines)
 
 
+PARTS: dict[str, Callable[[Largest], None]] = {
+    "cpu": cpu,
+    "gradients": cpu_gradients_of_attention,
+    "products": products,
+    "attention": attention_shaders,
+    "rows": tables,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the shares here as JSON")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--cpu-only", action="store_true", help="leave the emulator out")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure; all unless told"
+    )
     options = parser.parse_args()
     largest: Largest = defaultdict(lambda: defaultdict(dict))
-    cpu(largest, options.seeds)
-    cpu_gradients_of_attention(largest)
-    if not options.cpu_only:
-        for measure in (products, attention_shaders, tables):
-            measure(largest)
+    for part in options.parts:
+        if part == "cpu":
+            cpu(largest, options.seeds)
+        else:
+            PARTS[part](largest)
     print(table(largest))
     if options.out:
+        # Parts that were not measured stay.
+        earlier = json.loads(options.out.read_text()) if options.out.exists() else {}
+        for op, paths in earlier.items():
+            for path, shares in paths.items():
+                largest[op][path] = {**shares, **largest[op][path]}
         options.out.write_text(json.dumps(largest, indent=1, sort_keys=True) + "\n")
 
 

@@ -282,7 +282,10 @@ template <typename T, int LANES, int QUADS, int ROWS>
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (first_row + r < rows) {
       // Each lane has a team's end.
-      const float2 own_end = lane < teams ? shared_ends[lane] : float2(hidden_score, 0.0f);
+      float2 own_end(hidden_score, 0.0f);
+      if (lane < teams) {
+        own_end = shared_ends[lane];
+      }
       const float best = simd_max(own_end[0]);
       const float own_factor = fast::exp2(max(own_end[0] - best, -1000.0f));
       const float total = simd_sum(own_end[1] * own_factor);

@@ -7,7 +7,7 @@
 //     out = (s - m) r (weight + weight_offset) + bias, times silu(gate) for gated_rms_norm
 //
 // All in float32, one rounding at each store; the norm is of the sum before its rounding. The variance is that of the
-// centered row: a mean far from zero cancels nothing. The row is read again by each pass, from cache.
+// centered row: a mean far from zero cancels nothing.
 //
 // Provenance: Ba, Kiros and Hinton, arXiv 1607.06450; Zhang and Sennrich, arXiv 1910.07467; the gated form is that of
 // Qwen3.5 (norm before gate).
@@ -77,38 +77,62 @@ template <typename T>
     input.residual = residual + row_offset(team.row, args.rows, args.residual);
   }
 
+  float4 kept[row_turn]; // what the last turn loaded
+  const bool keeps = team.keeps(columns);
   float mean = 0.0f;
   if (norm_centered) {
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      mean += sum_of(input.load(args, column));
+    for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < row_turn; ++i) {
+        const int column = first + i * team.step();
+        if (column < columns) {
+          kept[i] = input.load(args, column);
+          mean += sum_of(kept[i]);
+        }
+      }
     }
     mean = row_team_sum(mean, shared, team) * scale;
   }
   float variance = 0.0f;
-  for (int column = team.index * 4; column < columns; column += team.size * 4) {
-    const float4 d = first_of(input.load(args, column) - mean, columns - column, 0.0f);
-    variance += sum_of(d * d);
+  for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < row_turn; ++i) {
+      const int column = first + i * team.step();
+      if (column < columns) {
+        if (!(norm_centered && keeps)) {
+          kept[i] = input.load(args, column);
+        }
+        const float4 d = first_of(kept[i] - mean, columns - column, 0.0f);
+        variance += sum_of(d * d);
+      }
+    }
   }
   const float r = 1.0f / precise::sqrt(row_team_sum(variance, shared, team) * scale + args.eps);
 
   device T* out_row = out + team.row * columns;
-  for (int column = team.index * 4; column < columns; column += team.size * 4) {
-    const float4 s = input.load(args, column);
-    float4 y = (s - mean) * r;
-    if (norm_has_weight) {
-      y *= row_load(weight, args.weight_stride, norm_vector_weight, column, columns) + args.weight_offset;
-    }
-    if (norm_has_bias) {
-      y += row_load(bias, args.bias_stride, norm_vector_bias, column, columns);
-    }
-    if (norm_has_gate) {
-      device const T* gate_row = gate + row_offset(team.row, args.rows, args.gate);
-      const float4 g = row_load(gate_row, args.gate.column_stride, norm_vector_gate, column, columns);
-      y *= float4(silu(g[0]), silu(g[1]), silu(g[2]), silu(g[3]));
-    }
-    row_store(out_row, y, norm_vector_out, column, columns);
-    if (norm_has_residual) {
-      row_store(sum + team.row * columns, s, norm_vector_out, column, columns);
+  for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < row_turn; ++i) {
+      const int column = first + i * team.step();
+      if (column < columns) {
+        const float4 s = keeps ? kept[i] : input.load(args, column);
+        float4 y = (s - mean) * r;
+        if (norm_has_weight) {
+          y *= row_load(weight, args.weight_stride, norm_vector_weight, column, columns) + args.weight_offset;
+        }
+        if (norm_has_bias) {
+          y += row_load(bias, args.bias_stride, norm_vector_bias, column, columns);
+        }
+        if (norm_has_gate) {
+          device const T* gate_row = gate + row_offset(team.row, args.rows, args.gate);
+          const float4 g = row_load(gate_row, args.gate.column_stride, norm_vector_gate, column, columns);
+          y *= float4(silu(g[0]), silu(g[1]), silu(g[2]), silu(g[3]));
+        }
+        row_store(out_row, y, norm_vector_out, column, columns);
+        if (norm_has_residual) {
+          row_store(sum + team.row * columns, s, norm_vector_out, column, columns);
+        }
+      }
     }
   }
 }

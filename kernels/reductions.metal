@@ -47,8 +47,9 @@ struct ReducedRow {
   device const T* x;
   int64_t stride;
   int columns;
+  float4 kept[row_turn]; // what the last turn loaded
 
-  float4 load(int column) const {
+  float4 load(int column) const thread {
     return row_load(x, stride, reduction_vector_x, column, columns);
   }
 
@@ -60,11 +61,17 @@ struct ReducedRow {
     return row_team_sum(total, shared, team);
   }
 
-  float sum_of_squares(threadgroup float* shared, thread const RowTeam& team) const {
+  float sum_of_squares(threadgroup float* shared, thread const RowTeam& team) thread {
     float total = 0.0f;
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      const float4 v = load(column);
-      total += sum_of(v * v);
+    for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < row_turn; ++i) {
+        const int column = first + i * team.step();
+        if (column < columns) {
+          kept[i] = load(column);
+          total += sum_of(kept[i] * kept[i]);
+        }
+      }
     }
     return row_team_sum(total, shared, team);
   }
@@ -85,15 +92,21 @@ struct ReducedRow {
   }
 
   // Both in one pass: what is summed is scaled down as the maximum grows.
-  SoftmaxEnd exponentials_sum(threadgroup float* shared, thread const RowTeam& team) const {
+  SoftmaxEnd exponentials_sum(threadgroup float* shared, thread const RowTeam& team) thread {
     float most = -INFINITY;
     float sum = 0.0f;
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      const int count = columns - column;
-      const float4 v = load(column);
-      const float before = most;
-      most = fmax(most, greatest_of(first_of(v, count, -INFINITY)));
-      sum = sum * exponential(before, most) + sum_of(first_of(exponentials(v, most), count, 0.0f));
+    for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < row_turn; ++i) {
+        const int column = first + i * team.step();
+        if (column < columns) {
+          const int count = columns - column;
+          kept[i] = load(column);
+          const float before = most;
+          most = fmax(most, greatest_of(first_of(kept[i], count, -INFINITY)));
+          sum = sum * exponential(before, most) + sum_of(first_of(exponentials(kept[i], most), count, 0.0f));
+        }
+      }
     }
     SoftmaxEnd end;
     end.most = row_team_max(most, shared, team);
@@ -158,17 +171,26 @@ template <typename T>
   row.columns = columns;
   device T* out_row = out + team.row * columns;
 
+  float most = 0.0f;
+  float scale = 0.0f;
   if (reduction == REDUCTION_SOFTMAX) {
     const SoftmaxEnd end = row.exponentials_sum(shared, team);
-    const float scale = 1.0f / end.sum;
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      row_store(out_row, exponentials(row.load(column), end.most) * scale, reduction_vector_out, column, columns);
-    }
+    most = end.most;
+    scale = 1.0f / end.sum;
   } else {
     const float norm = precise::sqrt(row.sum_of_squares(shared, team));
-    const float scale = 1.0f / (norm < args.eps ? args.eps : norm);
-    for (int column = team.index * 4; column < columns; column += team.size * 4) {
-      row_store(out_row, row.load(column) * scale, reduction_vector_out, column, columns);
+    scale = 1.0f / (norm < args.eps ? args.eps : norm);
+  }
+  const bool keeps = team.keeps(columns);
+  for (int first = team.index * 4; first < columns; first += row_turn * team.step()) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < row_turn; ++i) {
+      const int column = first + i * team.step();
+      if (column < columns) {
+        const float4 x = keeps ? row.kept[i] : row.load(column);
+        const float4 y = reduction == REDUCTION_SOFTMAX ? exponentials(x, most) : x;
+        row_store(out_row, y * scale, reduction_vector_out, column, columns);
+      }
     }
   }
 }

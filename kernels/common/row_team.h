@@ -8,6 +8,10 @@ constant bool row_team_wide [[function_constant(0)]];
 
 constant constexpr int row_team_max_simdgroups = 32;
 
+// A thread takes its runs of four columns by turns of so many. A row of one turn, which all of up to 4096 columns are,
+// stays in registers from one pass to the next.
+constant constexpr int row_turn = 4;
+
 struct RowTeam {
   int64_t row;
   int index; // of this thread
@@ -15,6 +19,13 @@ struct RowTeam {
   uint simdgroup;
   uint simdgroups;
   uint lane;
+
+  int step() const thread { // columns between the runs of a thread
+    return size * 4;
+  }
+  bool keeps(int columns) const thread {
+    return columns <= size * 4 * row_turn;
+  }
 };
 
 inline RowTeam row_team(uint group, uint simdgroup, uint simdgroups, uint lane) {

@@ -74,6 +74,48 @@ def recurrence_gradients(
     return {name: found[name] for name in ("q", "k", "v", "g", "beta", "state")}
 
 
+def recurrence_bounds(
+    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None, *, normalize_qk: bool = False
+) -> tuple[Array, Array]:
+    """What ``y`` and the last state may err by before their rounding, in roundings of float32: ``docs/numerics.md``.
+
+    For each row s of the state, d the 2-norm of its error. A step is s' = e^g s, r = v - s' . k, s = s' + beta r k:
+
+        d <- e^g max(1, |1 - beta |k|^2|) d                     what the step makes of the error before it
+           + (8 |g| + 4) e^g |s|                                the decay and its exponential
+           + beta |k| ((Dk + c) |s'| |k| + 6 |v|)               the dot product, r, beta and the sum
+           + |s'| + beta |r| |k|
+        y: |q| (d + (Dk + c) |s|)
+
+    c is 8, and Dk + 8 more where the lengths of k and q are computed.
+    """
+    q, k, v, g, beta = (x.astype(np.float64) for x in (q, k, v, g, beta))
+    (B, T, Hk, Dk), (Hv, Dv) = q.shape, v.shape[2:]
+    if normalize_qk:
+        q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
+        q = q / np.sqrt(Dk)
+    terms = (2 * Dk if normalize_qk else Dk) + (16 if normalize_qk else 8)
+    q, k = (np.repeat(x, Hv // Hk, axis=2) for x in (q, k))
+    S = np.zeros((B, Hv, Dv, Dk)) if state is None else np.broadcast_to(state.astype(np.float64), (B, Hv, Dv, Dk))
+    error, of_y = np.zeros((B, Hv, Dv)), np.zeros((B, T, Hv, Dv))
+
+    def norm(x: Array) -> Array:
+        return np.sqrt((x * x).sum(-1))
+
+    for t in range(T):
+        decay, strength, length = np.exp(g[:, t])[..., None], beta[:, t][..., None], norm(k[:, t])[..., None]
+        before = norm(S)
+        S = S * decay[..., None]
+        decayed = norm(S)
+        r = v[:, t] - np.einsum("bhvk,bhk->bhv", S, k[:, t])
+        error = decay * np.maximum(1.0, np.abs(1 - strength * length**2)) * error
+        error = error + (8 * np.abs(g[:, t])[..., None] + 4) * decay * before
+        error = error + strength * length * (terms * decayed * length + 6 * np.abs(v[:, t]) + np.abs(r)) + decayed
+        S = S + (strength * r)[..., None] * k[:, t, :, None, :]
+        of_y[:, t] = norm(q[:, t])[..., None] * (error + terms * norm(S))
+    return of_y, np.broadcast_to(error[..., None], S.shape)
+
+
 def gates(a: Array, b: Array, A_log: Array, dt_bias: Array) -> tuple[Array, Array]:
     a, b, A_log, dt_bias = (x.astype(np.float64) for x in (a, b, A_log, dt_bias))
     return -np.exp(A_log) * np.logaddexp(a + dt_bias, 0), 1 / (1 + np.exp(-b))
