@@ -30,7 +30,7 @@ def test_relative_links_lead_somewhere() -> None:
 
 
 @cache
-def tests_in(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -42,4 +42,4 @@ def test_a_feature_names_tests_that_exist(row: str) -> None:
     named = re.findall(r"`([\w/.]+)::(test_\w+)`", row)
     assert len(named) == row.count("::") > 0
     for path, name in named:
-        assert name in tests_in(ROOT / path), f"{path}::{name}"
+        assert name in functions_of(ROOT / path), f"{path}::{name}"
