@@ -24,9 +24,10 @@ from mlx_tessl.models import qwen3_5
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def run(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, text: str | None = None, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mlx_tessl.cli", *arguments],
+        cwd=folder,
         input=text,
         stdin=subprocess.DEVNULL if text is None else None,
         capture_output=True,
@@ -122,6 +123,41 @@ def test_perplexity(checkpoint: Path, tmp_path: Path) -> None:
 def test_benchmark(checkpoint: Path) -> None:
     out = lm("benchmark", "--model", str(checkpoint), "-p", "40", "-g", "8", "-b", "2", "-n", "2")
     assert out.count("prompt_tps") >= 2
+
+
+def log_likelihood(model: Any, tokenizer: Any, context: str, text: str) -> float:
+    start, ids = (tokenizer.encode(x, add_special_tokens=False) for x in (context, context + text))
+    logits = model(mx.array([ids[:-1]]))[0].astype(mx.float32)
+    scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    rows = mx.arange(len(start) - 1, len(ids) - 1)
+    return float(scores[rows, mx.array(ids[len(start) :])].sum().item())
+
+
+def test_evaluate(checkpoint: Path, tmp_path: Path) -> None:
+    """A task of its own file, scored as the model itself scores it."""
+    choices, questions = ["even", "odd"], [f"{n} is" for n in range(12)]
+    lines = [json.dumps({"question": question, "answer": n % 2}) for n, question in enumerate(questions)]
+    (tmp_path / "parity.jsonl").write_text("\n".join(lines))
+    task = {
+        "task": "parity",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "parity.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": choices,
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc"}],
+    }
+    (tmp_path / "parity.yaml").write_text(json.dumps(task))  # JSON is YAML
+    arguments = ("--model", str(checkpoint), "--tasks", "parity.yaml", "--no-apply-chat-template")
+    out = run("lm", "evaluate", *arguments, folder=tmp_path)
+    assert out.returncode == 0, out.stderr
+    found = re.search(r'"acc,none": ([\d.]+)', out.stdout)
+    assert found is not None
+    model, tokenizer = mt.lm.load(checkpoint)
+    chosen = [np.argmax([log_likelihood(model, tokenizer, q, f" {choice}") for choice in choices]) for q in questions]
+    assert float(found.group(1)) == np.mean([choice == n % 2 for n, choice in enumerate(chosen)])
 
 
 @pytest.fixture(scope="module")
