@@ -8,6 +8,7 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/matmul.h"
+#include "backends/cpu/onednn.h"
 #include "launch/decimal.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
@@ -117,6 +118,9 @@ class Matmul : public Op {
 
   std::function<void()> compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const override {
     const auto call = problem(inputs);
+    if (call.dtype == mx::bfloat16) {
+      cpu::onednn_use(cpu::OnednnType::bfloat16);
+    }
     auto products = products_of_members<cpu::Matmul>(
         call, inputs, outputs[0], [&](const MemberViews& view, char* out) -> cpu::Matmul {
           return {

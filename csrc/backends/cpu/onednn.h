@@ -20,7 +20,9 @@ struct OnednnUse {
   std::string reason;
 };
 
-// Whether products of a type go through oneDNN, and why. Opens the library, and has it compute some small products.
+// Whether products of a type go through oneDNN, and why. Opens the library, and has it compute some small products. An
+// op asks on the thread that evaluates it, before its task does: from a stream's thread the library could still be
+// opening, and registering what it frees at exit, while the process exits.
 const OnednnUse& onednn_use(OnednnType type);
 
 struct OnednnBlock {
