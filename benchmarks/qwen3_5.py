@@ -5,26 +5,35 @@ whatever else the machine does falls on all of them. Prompts give the logits of 
 needs them. Also counted: the launches that one written token asks of a GPU, with mlx-lm's Metal kernel taken as one.
 
     python benchmarks/qwen3_5.py --torch-python PYTHON --out benchmarks/results/qwen3_5.json
+    python benchmarks/qwen3_5.py --only 37M --lanes tessl,torch --out ...   # measures these anew, keeps the others
     python benchmarks/qwen3_5.py --plot benchmarks/results/qwen3_5.json
 
-PYTHON has transformers and torch. A shape that ends in -4bit has 4-bit weights in groups of 64, and bfloat16 otherwise.
+PYTHON has transformers and torch. The shape 0.8B is that of Qwen3.5-0.8B in bfloat16; 0.8B-4bit has 4-bit weights in
+groups of 64, which transformers does not compute without further packages.
+
+mlx-lm+BLAS is mlx-lm with OpenBLAS preloaded. MLX calls cblas_sgemm of the reference BLAS that it ships, so another
+library with that name comes before it. That of scipy-openblas32 is scipy_cblas_sgemm, and preloading it alone does
+nothing: a C compiler makes a library that passes the call on. Only products of float32 become faster, for MLX computes
+those of bfloat16 and of packed weights by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import harness
+
+PATIENCE = 40  # seconds: a lane that took so long for a case is not asked for it again
 
 ROPE = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
 TINY = {
@@ -75,12 +84,12 @@ BFLOAT16 = ("0.8B", "0.8B-4bit")
 
 # What is asked of a lane: tokens of a prompt for each row of a batch, or tokens written after a prompt.
 CASES = {
-    "tiny": [("prefill", 1, 512), ("decode", 1, 32)],
+    "tiny": [("prefill", 1, 512), ("prefill", 4, 128), ("decode", 1, 32), ("decode", 4, 16)],
     "37M": [("prefill", 1, 128), ("prefill", 1, 512), ("prefill", 4, 128), ("decode", 1, 32), ("decode", 4, 16)],
-    "0.8B": [("prefill", 1, 64), ("decode", 1, 4)],
-    "0.8B-4bit": [("prefill", 1, 64), ("decode", 1, 4)],
+    "0.8B": [("prefill", 1, 64), ("decode", 1, 4), ("decode", 4, 2)],
+    "0.8B-4bit": [("prefill", 1, 64), ("decode", 1, 4), ("decode", 4, 2)],
 }
-CONTEXT = 64  # tokens before those that are written
+CONTEXT = 16  # tokens before those that are written
 
 Task = Callable[[str, int, int], None]
 
@@ -148,8 +157,36 @@ def torch_lane(shape: str) -> Task:
 LANES: dict[str, Callable[[str], Task]] = {
     "tessl": lambda shape: mlx_lane(shape, True),
     "mlx-lm": lambda shape: mlx_lane(shape, False),
+    "mlx-lm+BLAS": lambda shape: mlx_lane(shape, False),
     "torch": torch_lane,
 }
+
+# MLX's names of OpenBLAS's products.
+BLAS = """
+#define GEMM(letter, real)                                                                                           \\
+  void scipy_cblas_##letter##gemm(int, int, int, int, int, int, real, const void*, int, const void*, int, real,      \\
+                                  void*, int);                                                                       \\
+  void cblas_##letter##gemm(int order, int ta, int tb, int m, int n, int k, real alpha, const void* a, int lda,      \\
+                            const void* b, int ldb, real beta, void* c, int ldc) {                                   \\
+    scipy_cblas_##letter##gemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);                         \\
+  }
+GEMM(s, float)
+GEMM(d, double)
+GEMM(c, const void*)
+"""
+
+
+def blas_library(folder: Path) -> Path:
+    """A library for LD_PRELOAD that gives MLX the products of scipy-openblas32."""
+    import scipy_openblas32
+
+    libraries, source, library = scipy_openblas32.get_lib_dir(), folder / "blas.c", folder / "libblas.so"
+    source.write_text(BLAS)
+    found = ["-L", libraries, "-l", scipy_openblas32.get_library(), f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", str(source), "-o", str(library), *found], check=True)
+    return library
+
+
 _start = 0.0
 
 
@@ -160,35 +197,49 @@ def restart() -> None:
 
 
 def serve(lane: str, shape: str) -> None:
-    """A lane's process: for each line, a task, answers with its seconds and the most memory so far."""
+    """A lane's process: for each line, a task, answers with its seconds and the most memory that it took."""
     task = LANES[lane](shape)
+    print("ready", flush=True)
     for line in sys.stdin:
         what, B, T = json.loads(line)
+        CLEAR_REFS.write_text("5")  # the peak starts anew
         restart()
         task(what, B, T)
         seconds = time.perf_counter() - _start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "peak_bytes": peak}), flush=True)
+        print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes()}), flush=True)
+
+
+CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def peak_bytes() -> int:
+    """The most memory that was resident since the peak was cleared, weights included."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 class Lane:
-    def __init__(self, name: str, python: str, shape: str):
+    def __init__(self, name: str, python: str, shape: str, preload: Path | None):
         self.name = name
         command = [python, __file__, "--serve", name, "--shape", shape]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        environment = {**os.environ, "LD_PRELOAD": str(preload)} if preload else None
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+        self._line()  # it is ready
 
     def run(self, task: tuple[str, int, int]) -> dict[str, Any]:
         assert self.process.stdin
-        assert self.process.stdout
         self.process.stdin.write(json.dumps(task) + "\n")
         self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._line())
+        return answer
+
+    def _line(self) -> str:
+        assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"the lane {self.name} ended with code {self.process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return line
 
     def close(self) -> None:
         self.process.terminate()
@@ -196,28 +247,31 @@ class Lane:
 
 
 def measure(shape: str, task: tuple[str, int, int], lanes: list[Lane], rounds: int) -> list[dict[str, Any]]:
-    what, B, T = task
     answers = {lane.name: [lane.run(task)] for lane in lanes}
-    # A lane that needs minutes for one call is not asked again and again.
     for _ in range(rounds):
         for lane in lanes:
-            if sum(answer["seconds"] for answer in answers[lane.name]) < 40:
+            if sum(answer["seconds"] for answer in answers[lane.name]) < PATIENCE:
                 answers[lane.name].append(lane.run(task))
     rows = []
-    ours = harness.summary([answer["seconds"] for answer in answers["tessl"][1:]])["median"]
     for name, found in answers.items():
-        facts = harness.summary([answer["seconds"] for answer in (found[1:] or found)])
+        timed = found[1:] or found  # the first one warms up
+        facts = harness.summary([answer["seconds"] for answer in timed])
         rows.append(
             {
-                "case": f"{shape} {what} {B}x{T}",
+                "case": case_name(shape, task),
                 "method": name,
                 "seconds": facts,
-                "tokens_per_second": B * T / facts["median"],
-                "tessl_is_faster": facts["median"] / ours,
-                "peak_bytes": found[-1]["peak_bytes"],
+                "tokens_per_second": task[1] * task[2] / facts["median"],
+                "peak_bytes": max(answer["peak_bytes"] for answer in found),
+                "load_average": harness.machine()["load_average"],
             }
         )
     return rows
+
+
+def case_name(shape: str, task: tuple[str, int, int]) -> str:
+    what, B, T = task
+    return f"{shape} {what} {B}x{T}"
 
 
 # Nodes of a graph that a GPU does nothing for.
@@ -274,21 +328,41 @@ def states(cache: Any) -> list[Any]:
 
 
 def results(options: argparse.Namespace) -> dict[str, Any]:
-    rows = []
-    for shape, tasks in CASES.items():
-        if options.only not in shape:
-            continue
-        names = ["tessl", "mlx-lm"] + ([] if shape.endswith("-4bit") else ["torch"])
-        lanes = [Lane(name, options.torch_python if name == "torch" else sys.executable, shape) for name in names]
-        for task in tasks:
-            rows += measure(shape, task, lanes, options.rounds)
-            for row in rows[-len(lanes) :]:
-                print(line_of(row), file=sys.stderr, flush=True)
-        for lane in lanes:
-            lane.close()
+    """Rows measured now, in place of those of the same case and method in the file that is written."""
+    rows = {}
+    if options.out and options.out.exists():
+        rows = {(row["case"], row["method"]): row for row in json.loads(options.out.read_text())["rows"]}
+    with tempfile.TemporaryDirectory() as folder:
+        preload = blas_library(Path(folder)) if "mlx-lm+BLAS" in options.lanes else None
+        for shape in SHAPES:
+            for row in measured(shape, options, preload):
+                rows[row["case"], row["method"]] = row
+                print(line_of(row, rows), file=sys.stderr, flush=True)
     graph = {name: json.loads(run_graph(name)) for name in ("tessl", "mlx-lm")}
-    packages = harness.versions("mlx", "mlx-lm", "mlx-tessl")
-    return {"machine": harness.machine(), "versions": packages, "rows": rows, "graph": graph}
+    packages = harness.versions("mlx", "mlx-lm", "mlx-tessl", "scipy-openblas32")
+    order = [case_name(shape, task) for shape, tasks in CASES.items() for task in tasks]
+    kept = sorted(rows.values(), key=lambda row: (order.index(row["case"]), list(LANES).index(row["method"])))
+    return {"machine": harness.machine(), "versions": packages, "rows": kept, "graph": graph}
+
+
+def measured(shape: str, options: argparse.Namespace, preload: Path | None) -> Iterator[dict[str, Any]]:
+    tasks = [task for task in CASES[shape] if options.only in case_name(shape, task)]
+    if not tasks:
+        return
+    names = [name for name in options.lanes if name != "torch" or not shape.endswith("-4bit")]
+    lanes = [
+        Lane(
+            name,
+            options.torch_python if name == "torch" else sys.executable,
+            shape,
+            preload if name == "mlx-lm+BLAS" else None,
+        )
+        for name in names
+    ]
+    for task in tasks:
+        yield from measure(shape, task, lanes, options.rounds)
+    for lane in lanes:
+        lane.close()
 
 
 def run_graph(name: str) -> str:
@@ -296,14 +370,17 @@ def run_graph(name: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any], rows: dict[tuple[str, str], dict[str, Any]]) -> str:
     speed, memory = row["tokens_per_second"], row["peak_bytes"] / 2**30
-    return f"{row['case']:22} {row['method']:7} {speed:9.1f} tokens/s  {row['tessl_is_faster']:7.2f}  {memory:5.2f} GiB"
+    ours = rows.get((row["case"], "tessl"))
+    ratio = f"tessl is {ours['tokens_per_second'] / speed:8.2f} times as fast" if ours else ""
+    return f"{row['case']:24} {row['method']:12} {speed:9.2f} tokens/s  {memory:5.2f} GiB  {ratio}"
 
 
 def show(found: dict[str, Any]) -> None:
+    rows = {(row["case"], row["method"]): row for row in found["rows"]}
     for row in found["rows"]:
-        print(line_of(row))
+        print(line_of(row, rows))
     for name, graph in found["graph"].items():
         print(f"{name:7} {graph['launches_a_token']} launches a token, {graph['launches_a_layer']} a layer")
 
@@ -312,12 +389,12 @@ def plot(found: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     cases = list(dict.fromkeys(row["case"] for row in found["rows"]))
-    figure, axis = plt.subplots(figsize=(9, 4.5))
+    figure, axis = plt.subplots(figsize=(10, 5))
     for i, method in enumerate(LANES):
         points = [
             (cases.index(row["case"]), row["tokens_per_second"]) for row in found["rows"] if row["method"] == method
         ]
-        axis.bar([x + 0.27 * (i - 1) for x, _ in points], [y for _, y in points], 0.25, label=method)
+        axis.bar([x + 0.2 * (i - 1.5) for x, _ in points], [y for _, y in points], 0.19, label=method)
     axis.set_xticks(range(len(cases)), cases, rotation=30, ha="right", fontsize=8)
     axis.set_yscale("log")
     axis.set_ylabel("tokens/s")
@@ -335,7 +412,10 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--torch-python", default=sys.executable, help="a Python that has transformers and torch")
         parser.add_argument("--rounds", type=int, default=3)
-        parser.add_argument("--only", default="", help="only shapes whose name contains this")
+        parser.add_argument("--only", default="", help="only cases whose name contains this")
+        parser.add_argument(
+            "--lanes", type=lambda text: text.split(","), default=list(LANES), help="some of " + ",".join(LANES)
+        )
         parser.add_argument("--out", type=Path)
         parser.add_argument("--plot", type=Path)
         options = parser.parse_args()
