@@ -13,6 +13,7 @@ from .reference.streams import Stream
 
 _reference_forced: ContextVar[bool] = ContextVar("reference_forced", default=False)
 _gpu_is_metal = _ext.metal_compiled()
+_has_gpu = mx.is_available(mx.gpu)
 
 
 @contextmanager
@@ -30,8 +31,8 @@ def use_reference() -> Iterator[None]:
 
 def takes_twin(stream: Stream) -> bool:
     """Whether an op on ``stream`` is its twin: when asked for, and on a GPU that is not Metal."""
-    device = _device_type(stream)
-    return _reference_forced.get() or (not _gpu_is_metal and device == mx.DeviceType.gpu)
+    on_gpu = (stream is not None or _has_gpu) and _device_type(stream) == mx.DeviceType.gpu
+    return _reference_forced.get() or (on_gpu and not _gpu_is_metal)
 
 
 def _device_type(stream: Stream) -> mx.DeviceType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from operator import is_
 from typing import Any
 
 import mlx.core as mx
@@ -115,7 +116,8 @@ class Joined:
 
     def __init__(self) -> None:
         self._stack: Linear | QuantizedLinear | None = None
-        self._sources: tuple[mx.array, ...] = ()
+        self._sources: list[mx.array | None] = []
+        self._splits: list[int] = []
 
     def join(self, parts: Sequence[nn.Module]) -> None:
         """Stacks ``parts``, whose parameters become views of the stack. Those of unlike kinds are left apart."""
@@ -123,12 +125,13 @@ class Joined:
         kinds = {_kind(part) for part in parts}
         if len(kinds) > 1 or None in kinds:
             return
-        splits = _ends([_rows(part) for part in parts])
+        rows = [part.weight.shape[0] for part in parts]
+        self._splits = [sum(rows[:i]) for i in range(1, len(rows))]
         stack: Any = copy(parts[0])
         for name in _parameter_names(stack):
             stack[name] = mx.concatenate([part[name] for part in parts])
-            for part, rows in zip(parts, mx.split(stack[name], splits), strict=True):
-                part[name] = rows
+            for part, view in zip(parts, mx.split(stack[name], self._splits), strict=True):
+                part[name] = view
         self._stack, self._sources = stack, _parameters(parts)
 
     def __call__(self, x: mx.array, parts: Sequence[nn.Module]) -> list[mx.array]:
@@ -136,17 +139,14 @@ class Joined:
         stack = self.valid(parts)
         if stack is None:
             return [part(x) for part in parts]
-        return list(mx.split(stack(x), _ends([_rows(part) for part in parts]), -1))
+        return list(mx.split(stack(x), self._splits, -1))
 
     def valid(self, parts: Sequence[nn.Module]) -> Linear | QuantizedLinear | None:
         """The stack, when it still is that of ``parts``."""
-        if self._stack is None or not all(type(part) is type(self._stack) for part in parts):
+        stack = self._stack
+        if stack is None or not all([type(part) is type(stack) for part in parts]):
             return None
-        parameters = _parameters(parts)
-        same = len(parameters) == len(self._sources) and all(
-            a is b for a, b in zip(self._sources, parameters, strict=True)
-        )
-        return self._stack if same else None
+        return stack if all(map(is_, self._sources, _parameters(parts))) else None
 
 
 def add_linear(layer: nn.Module, x: mx.array, residual: mx.array) -> mx.array:
@@ -172,22 +172,15 @@ def _kind(part: nn.Module) -> tuple[object, ...] | None:
     return None
 
 
+_PARAMETERS = ("weight", "scales", "biases", "bias")
+
+
 def _parameter_names(part: nn.Module) -> tuple[str, ...]:
-    return tuple(name for name in ("weight", "scales", "biases", "bias") if part.get(name) is not None)
+    return tuple(name for name in _PARAMETERS if part.get(name) is not None)
 
 
-def _parameters(parts: Sequence[nn.Module]) -> tuple[mx.array, ...]:
-    return tuple(part[name] for part in parts for name in _parameter_names(part))
-
-
-def _rows(part: nn.Module) -> int:
-    rows: int = part.weight.shape[0]
-    return rows
-
-
-def _ends(sizes: Sequence[int]) -> list[int]:
-    """Where each size but the last ends, for ``mx.split``."""
-    return [sum(sizes[:i]) for i in range(1, len(sizes))]
+def _parameters(parts: Sequence[nn.Module]) -> list[mx.array | None]:
+    return [part.get(name) for part in parts for name in _PARAMETERS]
 
 
 def split_heads(x: mx.array, heads: int) -> mx.array:

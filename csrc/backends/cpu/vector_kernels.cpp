@@ -146,23 +146,31 @@ void finish(Element element, void* out, const float* sums, const EpilogueRow& ro
   with_type(element, [&](auto type) { finish_row(static_cast<decltype(type)*>(out), sums, row, count); });
 }
 
-// Rows x Columns dot products of length K, the accumulators in registers.
+// How far ahead of its use a row of b is fetched: in the rows of the next block, unless rows are so long that these
+// would push others out of L1.
+constexpr int64_t longest_fetched_row = 2048;
+constexpr int64_t fetched_ahead = 512;
+
+// Rows x Columns dot products of length K, the accumulators in registers. b comes from memory: a core waits for it less
+// when it asks for the next block's rows meanwhile (25 and not 21 GB/s by two cores).
 template <int Rows, int Columns, typename T>
 void dot_block(float* sums, int64_t ld_sums, const float* a, int64_t lda, const T* b, int64_t ldb, int64_t K) {
   Floats accumulators[Rows][Columns] = {};
+  const int64_t ahead = K <= longest_fetched_row ? Columns * ldb : fetched_ahead;
+  int64_t k = 0;
   const auto step = [&](auto load_a, auto load_b) __attribute__((always_inline)) {
     Floats a_values[Rows];
     for (int m = 0; m < Rows; ++m) {
       a_values[m] = load_a(a + m * lda);
     }
     for (int n = 0; n < Columns; ++n) {
+      __builtin_prefetch(b + n * ldb + k + ahead);
       const Floats b_value = load_b(b + n * ldb);
       for (int m = 0; m < Rows; ++m) {
         accumulators[m][n] += a_values[m] * b_value;
       }
     }
   };
-  int64_t k = 0;
   for (; k + lanes <= K; k += lanes) {
     const auto whole = [k](auto* row) __attribute__((always_inline)) { return load(row + k); };
     step(whole, whole);
