@@ -3,7 +3,7 @@
 Cases: with all-MiniLM-L6-v2 short texts, long ones, and a mixed list of 5 to 500 tokens; with a SPLADE model of two
 layers sparse vectors of 30,522 words. Lanes: mlx_tessl, the same model on stock MLX ops (short and long texts only),
 and sentence-transformers on torch. Each is a process of its own, with its own threads; they take turns round by round,
-so that whatever else the machine does falls on all of them. Batches are of at most 32 texts in every lane.
+so that whatever else the machine does falls on all of them. Each cuts batches as it does by default, torch of 32 texts.
 
     python benchmarks/encode.py --torch-python PYTHON --out benchmarks/results/encode.json
     python benchmarks/encode.py --plot benchmarks/results/encode.json

@@ -16,7 +16,8 @@ import mlx.nn as nn
 from tqdm import tqdm
 
 from ..models import load_model
-from .batching import batches, pad
+from ..models.groups import Rows
+from .batching import pad
 from .checks import checked_count
 from .folder import find_folder
 from .modules import Module, Settings, read_modules, read_settings
@@ -24,7 +25,7 @@ from .tokenization import TextTokenizer, TooLong
 
 logger = logging.getLogger("mlx_tessl")
 
-# Padded tokens of a batch at most. On a CPU a layer's activations then stay in its last cache; a GPU wants more work.
+# Tokens of a batch at most. On a CPU a layer's activations then stay in its last cache; a GPU wants more work.
 _MAX_TOKENS = {mx.DeviceType.cpu: 1024, mx.DeviceType.gpu: 16384}
 
 # What is tokenized and sorted by length at once: texts, and characters or ids.
@@ -111,6 +112,10 @@ class Encoder(Generic[Results]):
     @property
     def _after_transformer(self) -> list[Module]:
         return self._modules[1:] if self._modules else []
+
+    def _batches(self, lengths: Sequence[int], batch_size: int, max_tokens: int) -> Iterator[list[list[int]]]:
+        """Batches, each as groups of indices of rows that are padded to one length."""
+        raise NotImplementedError
 
     def _prompt_names(self) -> str:
         return f"the prompts are {', '.join(map(repr, self.prompts))}" if self.prompts else "there are no prompts"
@@ -215,11 +220,11 @@ class Encoder(Generic[Results]):
     def _forwards(
         self,
         sequences: Sequence[Sequence[int]],
-        forward: Callable[[mx.array, mx.array | None], mx.array],
+        forward: Callable[[list[Rows]], mx.array],
         batch_size: int,
         done: Callable[[int], object],
     ) -> Iterator[tuple[list[int], mx.array]]:
-        """``forward`` of every batch, with the places in ``sequences`` of its rows; calls ``done`` with their number.
+        """``forward`` of every batch's groups, with the places in ``sequences`` of its rows, which ``done`` counts.
 
         While a batch computes, the one before it is taken by the caller and the one after it is built.
         """
@@ -227,11 +232,11 @@ class Encoder(Generic[Results]):
         max_tokens = _MAX_TOKENS[mx.default_device().type]
         streams = cycle(_streams())
         running: list[tuple[list[int], mx.array]] = []
-        for places in batches([len(ids) for ids in sequences], batch_size, max_tokens):
+        for groups in self._batches([len(ids) for ids in sequences], batch_size, max_tokens):
             with mx.stream(next(streams)):
-                output = forward(*pad([sequences[place] for place in places], pad_id))
+                output = forward([pad([sequences[place] for place in places], pad_id) for places in groups])
                 mx.async_eval(output)
-            running.append((places, output))
+            running.append(([place for places in groups for place in places], output))
             if len(running) > 1:
                 yield running[0]
                 done(len(running.pop(0)[0]))

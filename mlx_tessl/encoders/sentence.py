@@ -12,7 +12,9 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ..models.checkpoint import read_json
+from ..models.groups import Rows
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, logger
+from .batching import grouped_batches
 from .checks import checked_count
 from .pooling import Dense, Pooling, normalize
 from .similarity import FUNCTIONS, FloatArray
@@ -89,7 +91,7 @@ class SentenceEncoder(Encoder[FloatArray]):
     @property
     def embedding_dimension(self) -> int:
         """Components of an embedding before any truncation."""
-        return self._embed(mx.zeros((1, 1), mx.int32), None).shape[-1]
+        return self._embed([(mx.zeros((1, 1), mx.int32), None)]).shape[-1]
 
     @overload
     def encode(
@@ -135,7 +137,7 @@ class SentenceEncoder(Encoder[FloatArray]):
             texts: One text or several; they are read a few thousand at a time.
             prompt_name: Name of the prompt to put before each text.
             prompt: The prompt itself; it goes before ``prompt_name``.
-            batch_size: Most texts of a batch. Batches are of texts of like length.
+            batch_size: Most texts of a batch. Only texts of like length are padded, to the longest of them.
             normalize_embeddings: Scale each embedding to unit length, after truncation.
             truncate_dim: Keep this many first components; by default the encoder's ``truncate_dim``.
             show_progress_bar: A bar on standard error; by default when the logger ``mlx_tessl`` is at INFO. A ``tqdm``
@@ -259,8 +261,12 @@ class SentenceEncoder(Encoder[FloatArray]):
             raise ValueError(f"[SentenceEncoder] a has embeddings of {x.shape[1]} components, b of {y.shape[1]}")
         return FUNCTIONS[self.similarity_fn_name](x, y)
 
-    def _embed(self, ids: mx.array, lengths: mx.array | None, prompt_tokens: int = 0) -> mx.array:
-        embeddings = self.pooling(self.model(ids, lengths), lengths, prompt_tokens)
+    def _batches(self, lengths: Sequence[int], batch_size: int, max_tokens: int) -> Iterator[list[list[int]]]:
+        return grouped_batches(lengths, batch_size, max_tokens)
+
+    def _embed(self, rows: list[Rows], prompt_tokens: int = 0) -> mx.array:
+        hidden = zip(self.model.encode_groups(rows), rows, strict=True)
+        embeddings = mx.concatenate([self.pooling(states, lengths, prompt_tokens) for states, (_, lengths) in hidden])
         for head in self._heads:
             embeddings = head(embeddings)
         return embeddings
@@ -288,8 +294,8 @@ class SentenceEncoder(Encoder[FloatArray]):
         dimension = self._dimension(truncate_dim)
         batch_size = checked_count(self._name, "batch_size", batch_size)
 
-        def forward(ids: mx.array, lengths: mx.array | None) -> mx.array:
-            embeddings = self._embed(ids, lengths, prompt_tokens)[:, :dimension]
+        def forward(rows: list[Rows]) -> mx.array:
+            embeddings = self._embed(rows, prompt_tokens)[:, :dimension]
             return normalize(embeddings) if normalize_embeddings else embeddings
 
         def embed(sequences: list[list[int]], done: Callable[[int], object]) -> FloatArray:

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ..models.checkpoint import read_json
+from ..models.groups import Rows
 from ..ops import sparse_max_pool
 from ..ops.sparse_max_pool import SparseActivation, SparsePooling
 from .base import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder
+from .batching import batches
 from .checks import checked_count
 from .sparse_vectors import SparseVector, SparseVectors
 from .tokenization import TooLong
@@ -291,8 +293,13 @@ class SparseEncoder(Encoder[SparseVectors]):
 
         return encode
 
-    def _pool(self, ids: mx.array, lengths: mx.array | None) -> mx.array:
-        """float32 ``[B, V]`` for ``ids [B, T]``."""
+    def _batches(self, lengths: Sequence[int], batch_size: int, max_tokens: int) -> Iterator[list[list[int]]]:
+        """Of one group: pooling over the vocabulary goes over all its weights for a group."""
+        return ([rows] for rows in batches(lengths, batch_size, max_tokens))
+
+    def _pool(self, rows: list[Rows]) -> mx.array:
+        """float32 ``[B, V]`` for ``ids [B, T]``, the only rows."""
+        ((ids, lengths),) = rows
         weights = sparse_max_pool(
             self.model.features(ids, lengths),
             self.model.decoder_weight,

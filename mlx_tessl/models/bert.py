@@ -13,11 +13,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..ops import attention
 from ..ops.matmul import Activation
 from .checkpoint import Weights
-from .config import ACTIVATIONS, check_choice, check_divides, check_ids, check_present, check_sizes, refuse
-from .layers import Joined, LayerNorm, Linear, merge_heads, split_heads
+from .config import ACTIVATIONS, check_choice, check_divides, check_present, check_sizes, refuse
+from .groups import Groups, TextEncoder, split_heads
+from .layers import Joined, LayerNorm, Linear
 from .vocabulary_head import VocabularyHead
 
 # Tensors of a checkpoint that no output here depends on: the next-sentence heads, and buffers once saved by mistake.
@@ -84,11 +84,11 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(args.type_vocab_size, args.hidden_size)
         self.LayerNorm = LayerNorm(args.hidden_size, args.layer_norm_eps)
 
-    def __call__(self, input_ids: mx.array, token_type_ids: mx.array | None) -> mx.array:
-        positions = self.position_embeddings.weight[: input_ids.shape[1]]
+    def __call__(self, groups: Groups, token_type_ids: mx.array | None) -> mx.array:
         all_types = self.token_type_embeddings.weight
-        types = all_types[0] if token_type_ids is None else all_types[token_type_ids]
-        return self.LayerNorm(self.word_embeddings(input_ids) + (positions + types))
+        types = all_types[0] if token_type_ids is None else all_types[token_type_ids.flatten()]
+        positions = self.position_embeddings(groups.positions)
+        return self.LayerNorm(self.word_embeddings(groups.input_ids) + (positions + types))
 
 
 class SelfAttention(nn.Module):
@@ -109,9 +109,9 @@ class SelfAttention(nn.Module):
         """Makes the three projections one product from now on."""
         self._joined.join(self.projections)
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
         query, key, value = (split_heads(part, self.num_heads) for part in self._joined(x, self.projections))
-        return merge_heads(attention(query, key, value, scale=self.scale, lengths=lengths))
+        return groups.attend(query, key, value, scale=self.scale)
 
 
 class ResidualOutput(nn.Module):
@@ -132,8 +132,8 @@ class Attention(nn.Module):
         self.self = SelfAttention(args)
         self.output = ResidualOutput(args.hidden_size, args)
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
-        return self.output(self.self(x, lengths), x)
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
+        return self.output(self.self(x, groups), x)
 
 
 class Intermediate(nn.Module):
@@ -153,8 +153,8 @@ class Layer(nn.Module):
         self.intermediate = Intermediate(args)
         self.output = ResidualOutput(args.intermediate_size, args)
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
-        x = self.attention(x, lengths)
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
+        x = self.attention(x, groups)
         return self.output(self.intermediate(x), x)
 
 
@@ -163,14 +163,16 @@ class Encoder(nn.Module):
         super().__init__()
         self.layer = [Layer(args) for _ in range(args.num_hidden_layers)]
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
         for layer in self.layer:
-            x = layer(x, lengths)
+            x = layer(x, groups)
         return x
 
 
-class Model(nn.Module):
-    """The dense encoder, Hugging Face's ``BertModel`` without its pooler."""
+class Model(TextEncoder):
+    """The dense encoder, Hugging Face's ``BertModel`` without its pooler: the last hidden state of a call."""
+
+    model_type = "bert"
 
     def __init__(self, args: ModelArgs):
         super().__init__()
@@ -181,22 +183,18 @@ class Model(nn.Module):
     def __call__(
         self, input_ids: mx.array, lengths: mx.array | None = None, token_type_ids: mx.array | None = None
     ) -> mx.array:
-        """The last hidden state.
+        """As :meth:`TextEncoder.__call__`.
 
         Args:
-            input_ids: ``[B, T]`` integers below ``vocab_size``; they are not checked here.
-            lengths: ``[B]`` integers; row ``b`` attends to its first ``lengths[b]`` tokens only. ``None``: to all.
-                What stands after them never changes the row.
+            input_ids: ``[B, T]``.
+            lengths: ``[B]``.
             token_type_ids: ``[B, T]`` integers below ``type_vocab_size``; ``None`` means zeros.
-
-        Returns:
-            ``[B, T, H]`` in the dtype of the weights. Positions past a row's length hold finite values without meaning.
-
-        Raises:
-            ValueError: ``input_ids`` is not ``[B, T]``, or has more tokens than the model has positions.
         """
-        check_ids("bert", input_ids, self.args.max_position_embeddings)
-        return self.encoder(self.embeddings(input_ids, token_type_ids), lengths)
+        groups = self._groups([(input_ids, lengths)])
+        return groups.split(self.hidden(groups, token_type_ids))[0]
+
+    def hidden(self, groups: Groups, token_type_ids: mx.array | None = None) -> mx.array:
+        return self.encoder(self.embeddings(groups, token_type_ids), groups)
 
     @property
     def layers(self) -> list[Layer]:

@@ -48,10 +48,11 @@ def refuse(kind: str, config: Mapping[str, Any], names: Iterable[str]) -> None:
             raise ValueError(f"[{kind}] {name} is {config[name]!r} in the config; this model does not compute that")
 
 
-def check_ids(kind: str, input_ids: mx.array, positions: int) -> None:
-    if input_ids.ndim != 2:
-        raise ValueError(f"[{kind}] input_ids has shape {input_ids.shape}; it must be [B, T]")
-    if input_ids.shape[1] > positions:
-        raise ValueError(
-            f"[{kind}] input_ids has {input_ids.shape[1]} tokens a row; the model has {positions} positions"
-        )
+def check_ids(kind: str, groups: Iterable[mx.array], positions: int) -> None:
+    for input_ids in groups:
+        if input_ids.ndim != 2:
+            raise ValueError(f"[{kind}] input_ids has shape {input_ids.shape}; it must be [B, T]")
+        if input_ids.shape[1] > positions:
+            raise ValueError(
+                f"[{kind}] input_ids has {input_ids.shape[1]} tokens a row; the model has {positions} positions"
+            )

@@ -13,10 +13,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..ops import attention
 from .checkpoint import Weights
-from .config import ACTIVATIONS, check_choice, check_divides, check_ids, check_present, check_sizes, refuse
-from .layers import Joined, LayerNorm, Linear, merge_heads, split_heads
+from .config import ACTIVATIONS, check_choice, check_divides, check_present, check_sizes, refuse
+from .groups import Groups, TextEncoder, split_heads
+from .layers import Joined, LayerNorm, Linear
 from .vocabulary_head import VocabularyHead
 
 _NORM_EPS = 1e-12  # no config says another
@@ -63,9 +63,8 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(args.max_position_embeddings, args.dim)
         self.LayerNorm = LayerNorm(args.dim, _NORM_EPS)
 
-    def __call__(self, input_ids: mx.array) -> mx.array:
-        positions = self.position_embeddings.weight[: input_ids.shape[1]]
-        return self.LayerNorm(self.word_embeddings(input_ids) + positions)
+    def __call__(self, groups: Groups) -> mx.array:
+        return self.LayerNorm(self.word_embeddings(groups.input_ids) + self.position_embeddings(groups.positions))
 
 
 class Attention(nn.Module):
@@ -83,11 +82,10 @@ class Attention(nn.Module):
     def projections(self) -> tuple[Linear, Linear, Linear]:
         return self.q_lin, self.k_lin, self.v_lin
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
         """``x`` and what it attends to."""
         query, key, value = (split_heads(part, self.num_heads) for part in self._joined(x, self.projections))
-        context = attention(query, key, value, scale=self.scale, lengths=lengths)
-        return self.out_lin(merge_heads(context), residual=x)
+        return self.out_lin(groups.attend(query, key, value, scale=self.scale), residual=x)
 
     def fuse(self) -> None:
         """Makes the three projections one product from now on."""
@@ -114,8 +112,8 @@ class Layer(nn.Module):
         self.ffn = FeedForward(args)
         self.output_layer_norm = LayerNorm(args.dim, _NORM_EPS)
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
-        x = self.sa_layer_norm(self.attention(x, lengths))
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
+        x = self.sa_layer_norm(self.attention(x, groups))
         return self.output_layer_norm(self.ffn(x))
 
 
@@ -124,14 +122,16 @@ class Transformer(nn.Module):
         super().__init__()
         self.layer = [Layer(args) for _ in range(args.n_layers)]
 
-    def __call__(self, x: mx.array, lengths: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
         for layer in self.layer:
-            x = layer(x, lengths)
+            x = layer(x, groups)
         return x
 
 
-class Model(nn.Module):
-    """The dense encoder, Hugging Face's ``DistilBertModel``."""
+class Model(TextEncoder):
+    """The dense encoder, Hugging Face's ``DistilBertModel``: the last hidden state of a call."""
+
+    model_type = "distilbert"
 
     def __init__(self, args: ModelArgs):
         super().__init__()
@@ -139,22 +139,8 @@ class Model(nn.Module):
         self.embeddings = Embeddings(args)
         self.transformer = Transformer(args)
 
-    def __call__(self, input_ids: mx.array, lengths: mx.array | None = None) -> mx.array:
-        """The last hidden state.
-
-        Args:
-            input_ids: ``[B, T]`` integers below ``vocab_size``; they are not checked here.
-            lengths: ``[B]`` integers; row ``b`` attends to its first ``lengths[b]`` tokens only. ``None``: to all.
-                What stands after them never changes the row.
-
-        Returns:
-            ``[B, T, H]`` in the dtype of the weights. Positions past a row's length hold finite values without meaning.
-
-        Raises:
-            ValueError: ``input_ids`` is not ``[B, T]``, or has more tokens than the model has positions.
-        """
-        check_ids("distilbert", input_ids, self.args.max_position_embeddings)
-        return self.transformer(self.embeddings(input_ids), lengths)
+    def hidden(self, groups: Groups) -> mx.array:
+        return self.transformer(self.embeddings(groups), groups)
 
     @property
     def layers(self) -> list[Layer]:

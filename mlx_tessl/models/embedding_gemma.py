@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from .checkpoint import Weights
-from .config import check_divides, check_ids, check_present, check_sizes, refuse
+from .config import check_divides, check_present, check_sizes, refuse
 from .gemma_encoder import (
     MLP,
     Attention,
@@ -27,6 +27,7 @@ from .gemma_encoder import (
     refuse_float16,
     strip_prefixes,
 )
+from .groups import Groups, TextEncoder
 from .layers import RMSNorm
 
 _KIND = "embedding_gemma"
@@ -104,8 +105,8 @@ class Layer(nn.Module):
         self.pre_feedforward_layernorm = _norm(args)
         self.post_feedforward_layernorm = _norm(args)
 
-    def __call__(self, x: mx.array, positions: mx.array, lengths: mx.array | None) -> mx.array:
-        attended = self.self_attn(self.input_layernorm(x), positions, lengths)
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
+        attended = self.self_attn(self.input_layernorm(x), groups)
         normed, x = self.pre_feedforward_layernorm.add(self.post_attention_layernorm(attended), x)
         return x + self.post_feedforward_layernorm(self.mlp(normed))
 
@@ -114,8 +115,13 @@ def _norm(args: ModelArgs) -> RMSNorm:
     return RMSNorm(args.hidden_size, args.rms_norm_eps, weight_offset=1.0)
 
 
-class Model(nn.Module):
-    """The encoder, Hugging Face's ``Gemma3TextModel`` with ``use_bidirectional_attention``."""
+class Model(TextEncoder):
+    """The encoder, Hugging Face's ``Gemma3TextModel`` with ``use_bidirectional_attention``.
+
+    A call gives the last hidden state.
+    """
+
+    model_type = _KIND
 
     def __init__(self, args: ModelArgs):
         super().__init__()
@@ -124,25 +130,10 @@ class Model(nn.Module):
         self.layers = [Layer(args, index) for index in range(args.num_hidden_layers)]
         self.norm = _norm(args)
 
-    def __call__(self, input_ids: mx.array, lengths: mx.array | None = None) -> mx.array:
-        """The last hidden state.
-
-        Args:
-            input_ids: ``[B, T]`` integers below ``vocab_size``; they are not checked here.
-            lengths: ``[B]`` integers; row ``b`` attends to its first ``lengths[b]`` tokens only. ``None``: to all.
-                What stands after them never changes the row.
-
-        Returns:
-            ``[B, T, H]`` in the dtype of the weights. Positions past a row's length hold finite values without meaning.
-
-        Raises:
-            ValueError: ``input_ids`` is not ``[B, T]``, or has more tokens than the model has positions.
-        """
-        check_ids(_KIND, input_ids, self.args.max_position_embeddings)
-        positions = mx.arange(input_ids.shape[1])
-        x = embed(self.embed_tokens, input_ids)
+    def hidden(self, groups: Groups) -> mx.array:
+        x = embed(self.embed_tokens, groups.input_ids)
         for layer in self.layers:
-            x = layer(x, positions, lengths)
+            x = layer(x, groups)
         return self.norm(x)
 
     def sanitize(self, weights: Mapping[str, mx.array]) -> Weights:

@@ -16,7 +16,7 @@ import mlx.nn as nn
 
 from ..ops import geglu, linear, rms_norm
 from .checkpoint import Weights
-from .config import check_choice, check_divides, check_ids, check_present, check_sizes, refuse
+from .config import check_choice, check_divides, check_present, check_sizes, refuse
 from .gemma_encoder import (
     MLP,
     Attention,
@@ -28,6 +28,7 @@ from .gemma_encoder import (
     refuse_float16,
     strip_prefixes,
 )
+from .groups import Groups, TextEncoder
 from .layers import Linear, RMSNorm
 
 _KIND = "embedding_gemma2"
@@ -121,7 +122,7 @@ def _read_layers(config: Mapping[str, Any], types: tuple[str, ...]) -> dict[int,
 class PerLayerInputs(nn.Module):
     """What each layer gets of the embeddings besides the residual stream: ``rms_norm(H^-1/2 W x)``.
 
-    It is computed layer by layer, so that ``[B, T, layers * P]`` is never held.
+    It is computed layer by layer, so that ``[N, layers * P]`` is never held.
     """
 
     def __init__(self, args: ModelArgs):
@@ -133,7 +134,7 @@ class PerLayerInputs(nn.Module):
         self.per_layer_projection_norm = RMSNorm(self.size, args.rms_norm_eps)
 
     def __call__(self, embeddings: mx.array, layer: int) -> mx.array:
-        """``[B, T, P]`` for a layer of ``embeddings [B, T, H]``."""
+        """``[N, P]`` for a layer of ``embeddings [N, H]``."""
         rows = slice(layer * self.size, (layer + 1) * self.size)
         projected = linear(embeddings, self.per_layer_model_projection.weight[rows])
         return rms_norm(projected, self.per_layer_projection_norm.weight, self.eps)
@@ -166,15 +167,20 @@ class Layer(nn.Module):
         self.layer_scalar = mx.ones((1,))
         self.freeze(recurse=False, keys="layer_scalar")  # saved with the weights, but no parameter of the reference
 
-    def __call__(self, x: mx.array, own: mx.array, positions: mx.array, lengths: mx.array | None) -> mx.array:
-        attended = self.self_attn(self.input_layernorm(x), positions, lengths)
+    def __call__(self, x: mx.array, own: mx.array, groups: Groups) -> mx.array:
+        attended = self.self_attn(self.input_layernorm(x), groups)
         normed, x = self.pre_feedforward_layernorm.add(self.post_attention_layernorm(attended), x)
         x = x + self.post_feedforward_layernorm(self.mlp(normed))
         return (x + self.ple_block(x, own)) * self.layer_scalar
 
 
-class Model(nn.Module):
-    """The text encoder, Hugging Face's ``EmbeddingGemma2TextModel``."""
+class Model(TextEncoder):
+    """The text encoder, Hugging Face's ``EmbeddingGemma2TextModel``.
+
+    A call gives the projected hidden state, whose mean over a row's tokens is its embedding.
+    """
+
+    model_type = _KIND
 
     def __init__(self, args: ModelArgs):
         super().__init__()
@@ -185,25 +191,10 @@ class Model(nn.Module):
         self.norm = RMSNorm(args.hidden_size, args.rms_norm_eps)
         self.embedding_projection = Linear(args.hidden_size, args.embedding_dim, bias=False)
 
-    def __call__(self, input_ids: mx.array, lengths: mx.array | None = None) -> mx.array:
-        """The projected hidden state, whose mean over a row's tokens is its embedding.
-
-        Args:
-            input_ids: ``[B, T]`` integers below ``vocab_size``; they are not checked here.
-            lengths: ``[B]`` integers; row ``b`` attends to its first ``lengths[b]`` tokens only. ``None``: to all.
-                What stands after them never changes the row.
-
-        Returns:
-            ``[B, T, E]`` in the dtype of the weights. Positions past a row's length hold finite values without meaning.
-
-        Raises:
-            ValueError: ``input_ids`` is not ``[B, T]``, or has more tokens than the model has positions.
-        """
-        check_ids(_KIND, input_ids, self.args.max_position_embeddings)
-        positions = mx.arange(input_ids.shape[1])
-        embeddings = x = embed(self.embed_tokens, input_ids)
+    def hidden(self, groups: Groups) -> mx.array:
+        embeddings = x = embed(self.embed_tokens, groups.input_ids)
         for index, layer in enumerate(self.layers):
-            x = layer(x, self.ple(embeddings, index), positions, lengths)
+            x = layer(x, self.ple(embeddings, index), groups)
         return self.embedding_projection(self.norm(x))
 
     def sanitize(self, weights: Mapping[str, mx.array]) -> Weights:

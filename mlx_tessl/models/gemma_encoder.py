@@ -12,9 +12,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..ops import attention, geglu, qk_norm_rope, rms_norm, rope_inv_freq
+from ..ops import geglu, qk_norm_rope, rms_norm, rope_inv_freq
 from .config import check_choice
-from .layers import Joined, Linear, RMSNorm, merge_heads, split_heads
+from .groups import Groups, split_heads
+from .layers import Joined, Linear, RMSNorm
 
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
@@ -53,25 +54,25 @@ class Attention(nn.Module):
     def projections(self) -> tuple[Linear, Linear, Linear]:
         return self.q_proj, self.k_proj, self.v_proj
 
-    def __call__(self, x: mx.array, positions: mx.array, lengths: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, groups: Groups) -> mx.array:
         args = self.args
         heads = (args.num_heads, args.num_key_value_heads, args.num_key_value_heads)
         parts = self._joined(x, self.projections)
         query, key, value = (split_heads(part, count) for part, count in zip(parts, heads, strict=True))
         query, key = qk_norm_rope(
-            query,
-            key,
+            query.swapaxes(0, 1),
+            key.swapaxes(0, 1),
             self.q_norm.weight,
             self.k_norm.weight,
-            positions,
+            groups.positions,
             self._inv_freq,
             args.norm_eps,
             weight_offset=args.norm_offset,
         )
         if args.normalize_value:
             value = rms_norm(value, None, args.norm_eps)
-        context = attention(query, key, value, scale=args.scale, lengths=lengths, window=args.window)
-        return self.o_proj(merge_heads(context))
+        query, key = query.swapaxes(0, 1), key.swapaxes(0, 1)
+        return self.o_proj(groups.attend(query, key, value, scale=args.scale, window=args.window))
 
     def fuse(self) -> None:
         """Makes the three projections one product from now on."""

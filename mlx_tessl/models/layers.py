@@ -186,8 +186,3 @@ def _parameters(parts: Sequence[nn.Module]) -> list[mx.array | None]:
 def split_heads(x: mx.array, heads: int) -> mx.array:
     """``[B, T, heads * D]`` as ``[B, heads, T, D]``."""
     return mx.unflatten(x, -1, (heads, -1)).swapaxes(1, 2)
-
-
-def merge_heads(x: mx.array) -> mx.array:
-    """``[B, heads, T, D]`` as ``[B, T, heads * D]``."""
-    return x.swapaxes(1, 2).flatten(-2)

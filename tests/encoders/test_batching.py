@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from mlx_tessl.encoders.batching import batches, pad
+from mlx_tessl.encoders.batching import batches, grouped_batches, pad
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [5] * 9, [1, 100, 3, 70, 2, 99, 0, 4], list(range(50))])
@@ -58,6 +58,26 @@ def test_padding_is_bounded() -> None:
     sizes = [[lengths[row] for row in rows] for rows in batches(lengths, 64, 10_000)]
     assert sizes == [[200] * 3 + [190] * 3, [20] * 30 + [18] * 10]
     assert [len(rows) for rows in batches([500, 400, 300], 64, 10_000)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [5] * 9, [1, 100, 3, 70, 2, 99, 0, 4], list(range(50))])
+@pytest.mark.parametrize(("batch_size", "max_tokens"), [(1, 10), (4, 1), (4, 200), (1000, 1000)])
+def test_every_row_once_in_groups_within_the_limits(lengths: list[int], batch_size: int, max_tokens: int) -> None:
+    seen = []
+    for groups in grouped_batches(lengths, batch_size, max_tokens):
+        rows = [row for group in groups for row in group]
+        assert all(groups)
+        assert 1 <= len(rows) <= batch_size
+        assert len(rows) == 1 or sum(lengths[row] for row in rows) <= max_tokens
+        seen += rows
+    assert sorted(seen) == list(range(len(lengths)))
+    assert [lengths[row] for row in seen] == sorted(lengths, reverse=True)
+
+
+def test_a_batch_is_full_and_pads_rows_of_like_length_only() -> None:
+    lengths = [300, 90, 90, 89, 40, 40, 8, 7]
+    sizes = [[[lengths[row] for row in group] for group in groups] for groups in grouped_batches(lengths, 64, 600)]
+    assert sizes == [[[300], [90, 90, 89]], [[40, 40], [8, 7]]]
 
 
 def test_padding() -> None:

@@ -160,16 +160,21 @@ class BlockAttention {
     visible_.resize(static_cast<size_t>(rows_.size()));
   }
 
+  const void* query_row(int64_t r) const {
+    const int64_t row = rows_.begin + r;
+    return row_of(p_.q, p_.element, head_.batch, head_.head_of(row), head_.query_of(row));
+  }
+
   // With their scale, which makes products scores in units of log 2, or what softcap takes the tanh of.
   void load_queries() {
     const float scale = p_.softcap > 0.0f ? p_.scale / p_.softcap : p_.scale * log2_of_e;
     for (int64_t r = 0; r < rows_.size(); ++r) {
-      const int64_t row = rows_.begin + r;
-      const void* source = row_of(p_.q, p_.element, head_.batch, head_.head_of(row), head_.query_of(row));
+      const void* source = query_row(r);
       float* query = queries_ + r * query_stride_;
+      fetch_row(query_row(std::min(r + rows_ahead, rows_.size() - 1)));
       vector_kernels().load(p_.element, query, source, p_.q.strides[3], p_.D);
       vector_kernels().rows->scale(query, scale, query, p_.D);
-      visible_[static_cast<size_t>(r)] = head_.visible_from(row);
+      visible_[static_cast<size_t>(r)] = head_.visible_from(rows_.begin + r);
     }
   }
 

@@ -98,6 +98,7 @@ bool pad_rows(float* target, const KeyRows& rows, int64_t count, int64_t columns
   bool finite = true;
   for (int64_t n = 0; n < count; ++n) {
     float* row = target + n * stride;
+    fetch_row(advance(rows.data, rows.element, std::min(n + rows_ahead, count - 1) * rows.stride));
     vector_kernels().load(rows.element, row, advance(rows.data, rows.element, n * rows.stride), 1, columns);
     std::fill(row + columns, row + stride, 0.0f);
     finite = finite && attention_kernels().all_finite(row, columns);

@@ -2,12 +2,9 @@
 
 #include "backends/cpu/tile_kernels.h"
 
-#include "backends/cpu/vector_kernels.h"
-#include "backends/cpu/vectors.h"
+#include "backends/cpu/transpose.h"
 
 namespace tessl::cpu::TESSL_CPU_ISA {
-
-extern const VectorKernels kernels;
 
 namespace {
 
@@ -21,67 +18,66 @@ constexpr int tile_rows = 4;
 constexpr int tile_vectors = 3;
 constexpr int tile_columns = tile_vectors * lanes;
 
-// Rows that are interleaved at once, and how far: a panel's part stays in L1 until it is whole.
-constexpr int group = 4;
+// A panel is larger than L1 where vectors are this long: steps of k that it is fetched ahead from L2.
+constexpr int64_t steps_ahead = 4;
+constexpr bool fetches_ahead = lanes == 16;
+
+// How much of a strided row is gathered at once.
 constexpr int64_t chunk = 128;
-static_assert(tile_columns % group == 0);
 
-typedef float Quad __attribute__((vector_size(group * 4)));
+template <typename T>
+TESSL_INLINE const T* at(const void* source, int64_t index) {
+  return static_cast<const T*>(source) + index;
+}
 
-// target[k * width + i] = rows[i][k].
-TESSL_INLINE void interleave(float* target, int64_t width, const float* const* rows, int64_t count) {
-  int64_t k = 0;
-  for (; k + group <= count; k += group) {
-    const Quad r0 = read<Quad>(rows[0] + k);
-    const Quad r1 = read<Quad>(rows[1] + k);
-    const Quad r2 = read<Quad>(rows[2] + k);
-    const Quad r3 = read<Quad>(rows[3] + k);
-    const Quad low02 = __builtin_shufflevector(r0, r2, 0, 4, 1, 5);
-    const Quad low13 = __builtin_shufflevector(r1, r3, 0, 4, 1, 5);
-    const Quad high02 = __builtin_shufflevector(r0, r2, 2, 6, 3, 7);
-    const Quad high13 = __builtin_shufflevector(r1, r3, 2, 6, 3, 7);
-    write(target + k * width, __builtin_shufflevector(low02, low13, 0, 4, 1, 5));
-    write(target + (k + 1) * width, __builtin_shufflevector(low02, low13, 2, 6, 3, 7));
-    write(target + (k + 2) * width, __builtin_shufflevector(high02, high13, 0, 4, 1, 5));
-    write(target + (k + 3) * width, __builtin_shufflevector(high02, high13, 2, 6, 3, 7));
-  }
-  for (; k < count; ++k) {
-    for (int i = 0; i < group; ++i) {
-      target[k * width + i] = rows[i][k];
+// target[k * width + i] = rows[i][k] for k < count: whole cache lines are read and written.
+template <typename T>
+TESSL_INLINE void interleave(float* target, int64_t width, const T* const (&rows)[lanes], int64_t count) {
+  for (int64_t k = 0; k < count; k += lanes) {
+    const int64_t size = count - k < lanes ? count - k : lanes;
+    Floats block[lanes];
+    for (int i = 0; i < lanes; ++i) {
+      block[i] = size == lanes ? load(rows[i] + k) : load_first(rows[i] + k, size);
+    }
+    transpose(block);
+    for (int64_t i = 0; i < size; ++i) {
+      store(target + (k + i) * width, block[i]);
     }
   }
 }
 
-TESSL_INLINE const char* at(const void* source, Element element, int64_t index) {
-  return static_cast<const char*>(source) + index * (element == Element::float32 ? 4 : 2);
+// The place of the row `first + i`; past the last row it is repeated.
+TESSL_INLINE int64_t row_at(int64_t first, int64_t i, int64_t count) {
+  return first + i < count ? first + i : count - 1;
 }
 
-// Rows whose elements stand apart by `k_stride`: four at a time.
-void pack_rows(
-    Element element,
-    float* panel,
-    int64_t width,
-    const void* source,
-    int64_t row_stride,
-    int64_t k_stride,
-    int64_t count,
-    int64_t K
+template <typename T>
+void pack_contiguous(float* panel, int64_t width, const T* source, int64_t row_stride, int64_t count, int64_t K) {
+  for (int64_t first = 0; first < width; first += lanes) {
+    const T* rows[lanes];
+    for (int i = 0; i < lanes; ++i) {
+      rows[i] = source + row_at(first, i, count) * row_stride;
+    }
+    interleave(panel + first, width, rows, K);
+  }
+}
+
+template <typename T>
+void pack_strided(
+    float* panel, int64_t width, const T* source, int64_t row_stride, int64_t k_stride, int64_t count, int64_t K
 ) {
-  alignas(64) float converted[group][chunk];
-  alignas(64) static const float zeros[chunk] = {};
-  for (int64_t k = 0; k < K; k += chunk) {
-    const int64_t size = K - k < chunk ? K - k : chunk;
-    for (int64_t first = 0; first < width; first += group) {
-      const float* rows[group];
-      for (int i = 0; i < group; ++i) {
-        const char* row = at(source, element, (first + i) * row_stride + k * k_stride);
-        if (first + i >= count) {
-          rows[i] = zeros;
-        } else if (element == Element::float32 && k_stride == 1) {
-          rows[i] = reinterpret_cast<const float*>(row);
-        } else {
-          kernels.load(element, converted[i], row, k_stride, size);
-          rows[i] = converted[i];
+  T gathered[lanes][chunk];
+  const T* rows[lanes];
+  for (int i = 0; i < lanes; ++i) {
+    rows[i] = gathered[i];
+  }
+  for (int64_t first = 0; first < width; first += lanes) {
+    for (int64_t k = 0; k < K; k += chunk) {
+      const int64_t size = K - k < chunk ? K - k : chunk;
+      for (int i = 0; i < lanes; ++i) {
+        const T* row = source + row_at(first, i, count) * row_stride + k * k_stride;
+        for (int64_t j = 0; j < size; ++j) {
+          gathered[i][j] = row[j * k_stride];
         }
       }
       interleave(panel + k * width + first, width, rows, size);
@@ -90,12 +86,18 @@ void pack_rows(
 }
 
 // Rows that stand side by side already.
-void pack_columns(
-    Element element, float* panel, int64_t width, const void* source, int64_t k_stride, int64_t count, int64_t K
-) {
+template <typename T>
+void pack_columns(float* panel, int64_t width, const T* source, int64_t k_stride, int64_t count, int64_t K) {
+  const int64_t whole = count / lanes * lanes;
   for (int64_t k = 0; k < K; ++k) {
-    kernels.load(element, panel + k * width, at(source, element, k * k_stride), 1, count);
-    std::memset(panel + k * width + count, 0, static_cast<size_t>(width - count) * sizeof(float));
+    const T* row = source + k * k_stride;
+    float* target = panel + k * width;
+    for (int64_t i = 0; i < whole; i += lanes) {
+      store(target + i, load(row + i));
+    }
+    if (whole < count) {
+      store(target + whole, load_first(row + whole, count - whole));
+    }
   }
 }
 
@@ -109,11 +111,16 @@ void pack(
     int64_t count,
     int64_t K
 ) {
-  if (row_stride == 1 && k_stride != 1) {
-    pack_columns(element, panel, width, source, k_stride, count, K);
-  } else {
-    pack_rows(element, panel, width, source, row_stride, k_stride, count, K);
-  }
+  with_type(element, [&](auto type) {
+    const auto* rows = at<decltype(type)>(source, 0);
+    if (k_stride == 1) {
+      pack_contiguous(panel, width, rows, row_stride, count, K);
+    } else if (row_stride == 1) {
+      pack_columns(panel, width, rows, k_stride, count, K);
+    } else {
+      pack_strided(panel, width, rows, row_stride, k_stride, count, K);
+    }
+  });
 }
 
 struct Rows {
@@ -141,6 +148,9 @@ void multiply_tile(float* sums, int64_t ld_sums, const Rows& a, const float* b, 
 #pragma GCC unroll 3
     for (int n = 0; n < tile_vectors; ++n) {
       b_values[n] = read<Floats>(b + k * tile_columns + n * lanes);
+      if constexpr (fetches_ahead) {
+        __builtin_prefetch(b + (k + steps_ahead) * tile_columns + n * lanes);
+      }
     }
 #pragma GCC unroll 8
     for (int m = 0; m < tile_rows; ++m) {

@@ -11,8 +11,8 @@ namespace tessl::cpu {
 struct TileKernels {
   int64_t rows, columns; // of a tile; `columns` is the width of a panel
 
-  // `count` <= width rows of K elements as a panel of float32; the rows that are missing are zeros. The width is a
-  // multiple of 4.
+  // `count` <= width rows of K elements as a panel of float32. The width is a multiple of `columns`; what stands in
+  // place of rows that are missing means nothing.
   void (*pack)(
       Element element,
       float* panel,

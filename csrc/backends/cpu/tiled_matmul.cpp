@@ -21,7 +21,6 @@ constexpr int64_t longest_depth = 16 * 1024;
 // Floats that are packed at once (32 MiB), and those of one task.
 constexpr int64_t max_packed = 8 * 1024 * 1024;
 constexpr int64_t packed_by_task = 32 * 1024;
-constexpr int64_t pack_group = 4; // the width of a panel is a multiple of it
 
 // A block's rows of a stay in L2 (a slice of 384: 240 KiB), a panel of b in L1; the columns bound the time of a task.
 constexpr int64_t block_rows = 160;
@@ -69,7 +68,7 @@ struct Rows {
   static Rows of(const Matmul& p, Range rows) {
     Rows a{.source = p.a, .rows = rows, .K = p.K};
     a.in_place = p.dtype == mlx::core::float32 && p.a.strides[1] == 1;
-    a.leading_dimension = a.in_place ? p.a.strides[0] : round_up(p.K, pack_group);
+    a.leading_dimension = a.in_place ? p.a.strides[0] : round_up(p.K, tile_kernels().columns);
     if (a.in_place) {
       a.data = static_cast<const float*>(p.a.data) + rows.begin * p.a.strides[0];
     }
