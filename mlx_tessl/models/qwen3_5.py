@@ -10,6 +10,7 @@ Source: transformers 5, ``models/qwen3_5``.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +22,19 @@ import numpy as np
 from ..ops import attention, causal_conv1d, gated_delta, gated_rms_norm, qk_norm_rope, sigmoid_gate, swiglu
 from ..ops.rope import rope_inv_freq
 from ..reference.attention import Mask
+from .config import check_divides, check_sizes
 from .layers import Embedding, Joined, Linear, QuantizedLinear, RMSNorm, add_linear, split_heads
 
 Weights = dict[str, mx.array]
 
 LINEAR, FULL = "linear_attention", "full_attention"
+
+# Fields of the config that count something.
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "full_attention_interval"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "linear_num_value_heads", "linear_num_key_heads"),
+    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
+)
 
 
 @dataclass
@@ -60,25 +69,43 @@ class TextModelArgs:
 
     def __post_init__(self) -> None:
         rope = self.rope_parameters or self.rope_scaling or {}
+        if not isinstance(rope, dict):
+            raise ValueError(f"[qwen3_5] rope_parameters is {rope!r}; it must be a table")
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope_type not in ("default", "mrope"):
             raise ValueError(f"[qwen3_5] rope_type is {rope_type!r}; only 'default' is computed here")
-        self.rope_theta = float(rope.get("rope_theta", self.rope_theta))
-        self.partial_rotary_factor = float(rope.get("partial_rotary_factor", self.partial_rotary_factor))
+        self.rope_theta = rope.get("rope_theta", self.rope_theta)
+        self.partial_rotary_factor = rope.get("partial_rotary_factor", self.partial_rotary_factor)
+        self._check_numbers()
         self.rotary_dim = int(self.head_dim * self.partial_rotary_factor)
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            raise ValueError(
+                f"[qwen3_5] partial_rotary_factor is {self.partial_rotary_factor}, which makes {self.rotary_dim} of "
+                f"head_dim, {self.head_dim}, rotary; it must be a positive even number"
+            )
         if self.layer_types is None:
             self.layer_types = [
                 FULL if (i + 1) % self.full_attention_interval == 0 else LINEAR for i in range(self.num_hidden_layers)
             ]
         self._check()
 
+    def _check_numbers(self) -> None:
+        check_sizes("qwen3_5", {name: getattr(self, name) for name in _SIZES})
+        check_divides("qwen3_5", "num_attention_heads", self.num_attention_heads, self.num_key_value_heads, "key heads")
+        for name in ("rms_norm_eps", "rope_theta", "partial_rotary_factor"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ValueError(f"[qwen3_5] {name} is {value!r}; it must be a positive number")
+        if self.partial_rotary_factor > 1:
+            raise ValueError(f"[qwen3_5] partial_rotary_factor is {self.partial_rotary_factor}; it must be at most 1")
+
     def _check(self) -> None:
         assert self.layer_types is not None
-        unknown = sorted(set(self.layer_types) - {LINEAR, FULL})
-        if unknown or len(self.layer_types) != self.num_hidden_layers:
+        known = isinstance(self.layer_types, list) and all(kind in (LINEAR, FULL) for kind in self.layer_types)
+        if not known or len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
-                f"[qwen3_5] layer_types holds {len(self.layer_types)} layers of kinds {sorted(set(self.layer_types))}; "
-                f"it must hold {self.num_hidden_layers} of {LINEAR!r} and {FULL!r}"
+                f"[qwen3_5] layer_types is {self.layer_types!r}; it must be a list of {self.num_hidden_layers} of "
+                f"{LINEAR!r} and {FULL!r}"
             )
         if self.num_experts:
             raise ValueError(f"[qwen3_5] num_experts is {self.num_experts}; only dense models are computed here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +422,15 @@ class TestArguments:
             ({"hidden_act": "gelu"}, "hidden_act"),
             ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
             ({"linear_num_key_heads": 3}, "linear_num_key_heads"),
+            ({"num_attention_heads": 0}, "num_attention_heads is 0; it must be a positive integer"),
+            ({"hidden_size": "64"}, "hidden_size is '64'; it must be a positive integer"),
+            ({"linear_conv_kernel_dim": True}, "linear_conv_kernel_dim is True"),
+            ({"num_attention_heads": 3, "num_key_value_heads": 2}, "divisible by the 2 key heads"),
+            ({"rms_norm_eps": -1e-6}, "rms_norm_eps is -1e-06; it must be a positive number"),
+            ({"rope_parameters": {"rope_theta": math.nan}}, "rope_theta is nan"),
+            ({"rope_parameters": {"partial_rotary_factor": 1.25}}, "it must be at most 1"),
+            ({"rope_parameters": {"partial_rotary_factor": 0.03125}}, "it must be a positive even number"),
+            ({"rope_parameters": "default"}, "rope_parameters is 'default'; it must be a table"),
         ],
     )
     def test_refused(self, changes: dict[str, Any], message: str) -> None:
