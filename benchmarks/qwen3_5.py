@@ -20,14 +20,17 @@ those of bfloat16 and of packed weights by itself.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,25 +97,48 @@ CONTEXT = 16  # tokens before those that are written
 Task = Callable[[str, int, int], None]
 
 
+@cache
+def random_weights(count: int) -> Any:
+    import numpy as np
+
+    return np.resize(np.random.default_rng(0).uniform(-0.03, 0.03, 2**20).astype(np.float32), count)
+
+
+def fill(shape: str, parameters: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Matrices of random weights, in little time: all begin with the same ones. Vectors are ones."""
+    import numpy as np
+
+    largest = SHAPES[shape]["vocab_size"] * SHAPES[shape]["hidden_size"]
+    for name, x in parameters:
+        count = math.prod(x.shape)
+        weights = random_weights(largest)[:count] if len(x.shape) > 1 else np.ones(count, np.float32)
+        yield name, weights.reshape(x.shape)
+    random_weights.cache_clear()
+
+
 def mlx_lane(shape: str, ours: bool) -> Task:
     import mlx.core as mx
     import mlx.nn as nn
+    from mlx.utils import tree_flatten, tree_unflatten
     from mlx_lm.models import qwen3_5 as theirs
 
     from mlx_tessl.models import qwen3_5
 
     mx.set_default_device(mx.cpu)
-    mx.random.seed(0)
     module = qwen3_5 if ours else theirs
     model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(SHAPES[shape]))))
-    if shape in BFLOAT16:
-        model.set_dtype(mx.bfloat16)
+    dtype = mx.bfloat16 if shape in BFLOAT16 else mx.float32
+    for name, weights in fill(shape, tree_flatten(model.parameters())):
+        weights = mx.array(weights).astype(dtype)
+        mx.eval(weights)
+        model.update(tree_unflatten([(name, weights)]))
     if shape.endswith("-4bit"):
         nn.quantize(model, 64, 4)
     model.eval()
     if ours:
         model.join()
     mx.eval(model.parameters())
+    mx.clear_cache()
     text = model.language_model
     head = text.model.embed_tokens.as_linear
 
@@ -134,11 +160,15 @@ def torch_lane(shape: str) -> Task:
     import torch
     import transformers
     from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+    from transformers.initialization import no_init_weights
 
     transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
     dtype = torch.bfloat16 if shape in BFLOAT16 else torch.float32
-    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**json.loads(json.dumps(SHAPES[shape])))).to(dtype).eval()
+    with no_init_weights():
+        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**json.loads(json.dumps(SHAPES[shape])))).to(dtype).eval()
+    parameters = dict(model.named_parameters())
+    for name, weights in fill(shape, parameters.items()):
+        parameters[name].data.copy_(torch.from_numpy(weights))
 
     @torch.no_grad()
     def task(what: str, B: int, T: int) -> None:
@@ -199,6 +229,7 @@ def restart() -> None:
 def serve(lane: str, shape: str) -> None:
     """A lane's process: for each line, a task, answers with its seconds and the most memory that it took."""
     task = LANES[lane](shape)
+    ctypes.CDLL(None).malloc_trim(0)  # what making the weights left behind
     print("ready", flush=True)
     for line in sys.stdin:
         what, B, T = json.loads(line)
