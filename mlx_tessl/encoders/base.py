@@ -26,7 +26,7 @@ from .tokenization import TextTokenizer, TooLong
 logger = logging.getLogger("mlx_tessl")
 
 # Tokens of a batch at most. On a CPU a layer's activations then stay in its last cache; a GPU wants more work.
-_MAX_TOKENS = {mx.DeviceType.cpu: 1024, mx.DeviceType.gpu: 16384}
+_MAX_TOKENS = {mx.DeviceType.cpu: 2048, mx.DeviceType.gpu: 16384}
 
 # What is tokenized and sorted by length at once: texts, and characters or ids.
 _CHUNK_ROWS = 8192

@@ -168,13 +168,34 @@ class BlockAttention {
   // With their scale, which makes products scores in units of log 2, or what softcap takes the tanh of.
   void load_queries() {
     const float scale = p_.softcap > 0.0f ? p_.scale / p_.softcap : p_.scale * log2_of_e;
+    for (int64_t r = 0; r < std::min(head_.group(), rows_.size()); ++r) {
+      load_queries_of_head(r, scale);
+    }
     for (int64_t r = 0; r < rows_.size(); ++r) {
-      const void* source = query_row(r);
-      float* query = queries_ + r * query_stride_;
-      fetch_row(query_row(std::min(r + rows_ahead, rows_.size() - 1)));
+      visible_[static_cast<size_t>(r)] = head_.visible_from(rows_.begin + r);
+    }
+  }
+
+  // Those of the head of row `first`, and each a token after the other.
+  void load_queries_of_head(int64_t first, float scale) {
+    RowsCopy copy;
+    copy.target = queries_ + first * query_stride_;
+    copy.target_stride = head_.group() * query_stride_;
+    copy.element = p_.element;
+    copy.source = query_row(first);
+    copy.source_stride = p_.q.strides[2];
+    copy.count = ceil_div(rows_.size() - first, head_.group());
+    copy.width = copy.columns = p_.D;
+    copy.factor = scale;
+    if (p_.q.strides[3] == 1 || p_.D == 1) {
+      attention_kernels().copy_rows(copy);
+      return;
+    }
+    for (int64_t i = 0; i < copy.count; ++i) {
+      float* query = copy.target + i * copy.target_stride;
+      const void* source = advance(copy.source, p_.element, i * copy.source_stride);
       vector_kernels().load(p_.element, query, source, p_.q.strides[3], p_.D);
       vector_kernels().rows->scale(query, scale, query, p_.D);
-      visible_[static_cast<size_t>(r)] = head_.visible_from(rows_.begin + r);
     }
   }
 

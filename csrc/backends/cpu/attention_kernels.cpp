@@ -109,20 +109,63 @@ void pack_transposed(float* panel, const float* source, int64_t stride, int64_t 
   }
 }
 
+// 0 for finite elements, else NaN.
+TESSL_INLINE Floats not_finite(Floats x) {
+  return 0.0f * x;
+}
+
 bool all_finite(const float* x, int64_t count) {
-  Floats zero{};
+  Floats found{};
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    zero += 0.0f * read<Floats>(x + i);
+    found += not_finite(read<Floats>(x + i));
   }
   if (i < count) {
-    zero += 0.0f * load_first(x + i, count - i);
+    found += not_finite(load_first(x + i, count - i));
   }
-  float sum = 0.0f;
-  for (int j = 0; j < lanes; ++j) {
-    sum += zero[j];
+  return sum_lanes(found) == 0.0f;
+}
+
+// Rows of a head stand a token apart, often on pages of their own: the CPU's own prefetching does not find the next.
+constexpr int64_t rows_ahead = 8;
+
+template <typename T>
+TESSL_INLINE void fetch(const T* row) {
+  constexpr int64_t cache_line = 64 / sizeof(T);
+  __builtin_prefetch(row);
+  __builtin_prefetch(row + cache_line);
+}
+
+template <typename T>
+bool copy_rows_of(const RowsCopy& copy) {
+  Floats found{};
+  const auto* row = static_cast<const T*>(copy.source);
+  float* target = copy.target;
+  for (int64_t n = 0; n < copy.count; ++n, row += copy.source_stride, target += copy.target_stride) {
+    fetch(row + rows_ahead * copy.source_stride);
+    int64_t i = 0;
+    for (; i + lanes <= copy.columns; i += lanes) {
+      const Floats x = load(row + i);
+      found += not_finite(x);
+      write(target + i, copy.factor * x);
+    }
+    if (i < copy.columns) {
+      const Floats x = load_first(row + i, copy.columns - i);
+      found += not_finite(x);
+      const Floats scaled = copy.factor * x;
+      std::memcpy(target + i, &scaled, static_cast<size_t>(copy.columns - i) * sizeof(float));
+    }
+    for (i = copy.columns; i < copy.width; ++i) {
+      target[i] = 0.0f;
+    }
   }
-  return sum == 0.0f;
+  return sum_lanes(found) == 0.0f;
+}
+
+bool copy_rows(const RowsCopy& copy) {
+  bool finite = false;
+  with_type(copy.element, [&](auto type) { finite = copy_rows_of<decltype(type)>(copy); });
+  return finite;
 }
 
 TESSL_INLINE Ints lane_numbers() {
@@ -170,15 +213,6 @@ TESSL_INLINE Floats larger(Floats x, Floats y) {
   return x < y ? y : x;
 }
 
-TESSL_INLINE float max_lane(Floats x) {
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) {
-      x[i] = x[i] < x[i + half] ? x[i + half] : x[i];
-    }
-  }
-  return x[0];
-}
-
 float soften(ScoreRow row, float& most, float& sum) {
   const Interior interior(row);
   Floats greatest = splat(most);
@@ -199,7 +233,7 @@ float soften(ScoreRow row, float& most, float& sum) {
   }
   edge(c, row.last);
   greatest = larger(greatest, others);
-  const float new_most = max_lane(greatest);
+  const float new_most = largest_lane(greatest);
   // With nothing seen yet, weights are 2^-infinity.
   const float base = new_most == -infinity ? 0.0f : new_most;
   Floats total{};
@@ -208,12 +242,9 @@ float soften(ScoreRow row, float& most, float& sum) {
     write(row.scores + c, weight);
     total += weight;
   }
-  const float factor = exp2_of_negative(splat(most - base))[0];
-  float tile_sum = 0.0f;
-  for (int i = 0; i < lanes; ++i) {
-    tile_sum += total[i];
-  }
-  sum = sum * factor + tile_sum;
+  // Before the first score all sums are 0.
+  const float factor = most == new_most || most == -infinity ? 1.0f : exp2_of_negative(splat(most - base))[0];
+  sum = sum * factor + sum_lanes(total);
   most = new_most;
   return factor;
 }
@@ -237,7 +268,7 @@ void soften_gradient(ScoreRow row, float most, float inverse, float mean, float 
 
 extern const AttentionKernels attention;
 const AttentionKernels attention = {
-    rows, columns, multiply, multiply_nonzero, pack_transposed, all_finite, soften, soften_gradient
+    rows, columns, multiply, multiply_nonzero, pack_transposed, copy_rows, all_finite, soften, soften_gradient
 };
 
 } // namespace tessl::cpu::TESSL_CPU_ISA

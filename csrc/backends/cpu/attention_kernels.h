@@ -2,7 +2,23 @@
 
 #include <cstdint>
 
+#include "backends/cpu/element.h"
+
 namespace tessl::cpu {
+
+// Rows of contiguous elements, to be copied as float32, times `factor`, into rows that zeros fill up. Strides are in
+// elements.
+struct RowsCopy {
+  float* target = nullptr;
+  int64_t target_stride = 0;
+  int64_t width = 0; // of the target: at least `columns`
+  Element element = Element::float32;
+  const void* source = nullptr;
+  int64_t source_stride = 0;
+  int64_t count = 0;
+  int64_t columns = 0;
+  float factor = 1.0f;
+};
 
 // c[r, n] = sum_k a[r, k] b[k, n], or += it: r < AttentionKernels::rows, and n < columns in each of `panels` panels.
 // Strides are in floats. The sums of an element are made in the order of k, whatever else is computed beside it.
@@ -47,6 +63,8 @@ struct AttentionKernels {
   // panel[d * columns + r] = source[r * stride + d] for r < count; 0 from there on.
   void (*pack_transposed)(float* panel, const float* source, int64_t stride, int64_t count, int64_t depth);
 
+  // False when an element is an infinity or NaN.
+  bool (*copy_rows)(const RowsCopy& copy);
   bool (*all_finite)(const float* x, int64_t count);
 
   // One step of the online softmax: scores become weights 2^(score - most), 0 where they are not seen, after `most` has

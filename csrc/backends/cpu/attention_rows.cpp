@@ -94,16 +94,15 @@ FloatRows float_rows(const KeyRows& rows, int64_t count, int64_t columns, Scratc
 }
 
 bool pad_rows(float* target, const KeyRows& rows, int64_t count, int64_t columns) {
-  const int64_t stride = padded_stride(columns);
-  bool finite = true;
-  for (int64_t n = 0; n < count; ++n) {
-    float* row = target + n * stride;
-    fetch_row(advance(rows.data, rows.element, std::min(n + rows_ahead, count - 1) * rows.stride));
-    vector_kernels().load(rows.element, row, advance(rows.data, rows.element, n * rows.stride), 1, columns);
-    std::fill(row + columns, row + stride, 0.0f);
-    finite = finite && attention_kernels().all_finite(row, columns);
-  }
-  return finite;
+  RowsCopy copy;
+  copy.target = target;
+  copy.target_stride = copy.width = padded_stride(columns);
+  copy.element = rows.element;
+  copy.source = rows.data;
+  copy.source_stride = rows.stride;
+  copy.count = count;
+  copy.columns = columns;
+  return attention_kernels().copy_rows(copy);
 }
 
 void pack_keys(float* panels, const FloatRows& rows, int64_t count, int64_t columns) {

@@ -32,15 +32,6 @@ inline Range intersection(Range x, Range y) {
   return {begin, std::max(begin, std::min(x.end, y.end))};
 }
 
-// Rows of a head stand a token apart, often on pages of their own: the CPU's own prefetching does not find the next.
-constexpr int64_t rows_ahead = 8;
-
-inline void fetch_row(const void* row) {
-  constexpr int64_t cache_line = 64;
-  __builtin_prefetch(row);
-  __builtin_prefetch(static_cast<const char*>(row) + cache_line);
-}
-
 // The keys of one row of the batch.
 struct NumberedKeys {
   int64_t P = 0;

@@ -69,6 +69,20 @@ TESSL_INLINE float sum_lanes(Floats x) {
 #endif
 }
 
+// Of numbers: what a NaN gives is not said.
+TESSL_INLINE float largest_lane(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)x);
+#else
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      x[i] = x[i] < x[i + half] ? x[i + half] : x[i];
+    }
+  }
+  return x[0];
+#endif
+}
+
 // GCC 12 takes four instructions for a conversion that the CPU has as one.
 TESSL_INLINE Words widen(Halves h) {
 #if defined(__AVX512F__)
