@@ -149,9 +149,12 @@ def mlx_lane(shape: str, ours: bool) -> Task:
         mx.eval(token, [c.state for c in cache])
         if what == "decode":
             restart()
-            for _ in range(T):
-                token = mx.argmax(model(token, cache=cache)[:, -1:], axis=-1)
+            for _ in range(T):  # like mlx-lm's generate_step: the next token's graph is built while this one is computed
+                following = mx.argmax(model(token, cache=cache)[:, -1:], axis=-1)
+                mx.async_eval(following)
                 mx.eval(token)
+                token = following
+            mx.eval(token)
 
     return task
 
