@@ -149,7 +149,7 @@ def mlx_lane(shape: str, ours: bool) -> Task:
         mx.eval(token, [c.state for c in cache])
         if what == "decode":
             restart()
-            for _ in range(T):  # like mlx-lm's generate_step: the next token's graph is built while this one is computed
+            for _ in range(T):  # as mlx-lm's generate_step: the next graph is built while this token is computed
                 following = mx.argmax(model(token, cache=cache)[:, -1:], axis=-1)
                 mx.async_eval(following)
                 mx.eval(token)

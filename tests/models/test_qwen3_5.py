@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import mlx_tessl as mt
 from mlx_tessl.models import qwen3_5
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "qwen3_5.py"
 PREFILLS = [1, 3, 63, 64, 65, 130, 200]
 
 each_case = pytest.mark.parametrize("case", ["qwen35_tiny", "qwen35_headdims"])
@@ -186,6 +189,23 @@ class TestGolden:
         assert kernels.count(by_chunks) == linear_layers  # the prompt, then two tokens
         assert sum(kernel.startswith("gated_delta_float32") for kernel in kernels) == 2 * linear_layers
         assert error(mx.stack(logits, axis=1), data["decode.logits"][:, :3]) <= bound
+
+    def test_a_written_token_launches_each_op_once(self, tiny: qwen3_5.Model) -> None:
+        cache = tiny.make_cache()
+        with mt.emulate("m1", "15.0", check=False), mx.stream(mx.cpu):
+            mx.eval(tiny(mx.arange(5, 25)[None], cache=cache), [c.state for c in cache])
+            with mt.trace() as entries:
+                mx.eval(tiny(mx.array([[25]]), cache=cache), [c.state for c in cache])
+        assert len(entries) > 10 * len(tiny.layers)
+        assert {len(entry.launches) for entry in entries} == {1}
+
+    def test_a_written_token_has_at_most_half_of_mlx_lms_launches(self) -> None:
+        def launches(lane: str) -> int:
+            command = [sys.executable, str(BENCHMARK), "--graph", lane]
+            count: int = json.loads(subprocess.check_output(command, text=True))["launches_a_token"]
+            return count
+
+        assert 0 < launches("tessl") <= launches("mlx-lm") / 2  # observed: 87 and 205
 
     def test_gradients(self, tiny: qwen3_5.Model) -> None:
         model, data = copy.deepcopy(tiny), tensors("qwen35_tiny", "grads")
