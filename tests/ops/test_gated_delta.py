@@ -267,6 +267,35 @@ class TestCausalConv1d:
         assert mx.array_equal(mx.concatenate(ys, axis=1), whole)
         assert mx.array_equal(state, last)
 
+    @each_op
+    @pytest.mark.parametrize("activation", ["silu", None])
+    def test_gradients(self, which: str, activation: Any) -> None:
+        """A row whole, and one whose first and last tokens are hidden. Observed: 4e-7 of the largest magnitude."""
+        x, weight, state = convolution_problem(2, 70)
+        dy, dlast = (np.random.default_rng(2).standard_normal(a.shape).astype(np.float32) for a in (x, state))
+        starts, lengths = [0, 11], [70, 50]
+        fixed = {"activation": activation, "starts": mx.array(starts), "lengths": mx.array(lengths)}
+        _, gradients = mx.vjp(
+            lambda *operands: list(OPS[which][1](*operands, **fixed)),
+            [mx.array(a) for a in (x, weight, state)],
+            [mx.array(dy), mx.array(dlast)],
+        )
+        expected = [np.zeros(a.shape) for a in (x, weight, state)]
+        for b, (start, end) in enumerate(zip(starts, lengths, strict=True)):
+            row = oracle.convolution_gradients(
+                x[b : b + 1, start:end],
+                weight,
+                state[b : b + 1],
+                dy[b : b + 1, start:end],
+                dlast[b : b + 1],
+                activation,
+            )
+            expected[0][b, start:end] = row["x"][0]
+            expected[1] += row["weight"]
+            expected[2][b] = row["state"][0]
+        for gradient, right in zip(gradients, expected, strict=True):
+            assert error(gradient, right) <= 2e-6
+
 
 class TestMemoryOfGradients:
     @pytest.mark.skipif(not CLEAR_REFS.exists(), reason="reads resident memory as Linux tells it")
