@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from threading import Lock
 from typing import Literal
 
 from . import _ext
-from .emulator import compiler, runtime
+from .emulator import runtime
 from .emulator.meter import Meter
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -84,5 +82,5 @@ def _read_meters() -> None:
 
 @cache
 def _configure() -> None:
-    """Tells the C++ side how to compile a kernel: in a process of its own, so that no Python lock is needed."""
-    runtime.configure([sys.executable, str(Path(compiler.__file__).parent), "compile"])
+    """Tells the C++ side how to compile a kernel."""
+    runtime.configure(runtime.compile_command())

@@ -1,10 +1,11 @@
 """Compile kernels ahead of their first use.
 
     python -m mlx_tessl.emulator build [--fast] [family ...]
-    python .../mlx_tessl/emulator compile <source or family> <kernel> <msl version> checked|fast
+    python .../mlx_tessl/emulator compile [--root ROOT] <source or family> <kernel> <msl version> checked|fast
 
-The second is what the C++ side runs when a kernel is not in the cache; it prints the path of the library. Run by path,
-this package is loaded on its own, without mlx_tessl and what that imports.
+The second is what the C++ side runs for a kernel that it has not met; it prints the path of the library. Run by path,
+this package is loaded on its own, without mlx_tessl and what that imports. Families and headers are those in
+ROOT/kernels, ours unless a root is given.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ else:
     from . import compiler, tokens
 
 
-def source_of(name: str) -> Path:
-    """The file of a family of ours, or the path that was given."""
+def source_of(name: str, kernels: Path) -> Path:
+    """The file of a family, or the path that was given."""
     path = Path(name)
-    return path if path.suffix == ".metal" else compiler.kernel_directory() / f"{name}.metal"
+    return path if path.suffix == ".metal" else kernels / f"{name}.metal"
 
 
 def compile_one(arguments: argparse.Namespace) -> None:
     """Compile one kernel and print the path of its library."""
     variant = compiler.Variant(arguments.msl, arguments.mode == "checked")
-    print(compiler.Compiler().compile(source_of(arguments.source), arguments.kernel, variant))
+    root: Path = arguments.root
+    print(compiler.Compiler([root]).compile(source_of(arguments.source, root / "kernels"), arguments.kernel, variant))
 
 
 def build(arguments: argparse.Namespace) -> None:
     """Compile all kernels of families, in both modes unless told otherwise."""
     one = compiler.Compiler()
-    families = arguments.families or sorted(path.stem for path in compiler.kernel_directory().glob("*.metal"))
+    kernels = compiler.kernel_directory()
+    families = arguments.families or sorted(path.stem for path in kernels.glob("*.metal"))
     jobs = []
     for family in families:
-        source, msl = source_of(family), compiler.msl_version_of(family)
+        source, msl = source_of(family, kernels), compiler.msl_version_of(family)
         for kernel in one.kernel_names(source, compiler.Variant(msl)):
             jobs += [
                 (source, kernel, compiler.Variant(msl, checked))
@@ -62,6 +65,7 @@ def main() -> None:
     build_parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
     build_parser.set_defaults(run=build)
     compile_parser = commands.add_parser("compile", help="compile one kernel")
+    compile_parser.add_argument("--root", type=Path, default=compiler.kernel_directory().parent)
     compile_parser.add_argument("source")
     compile_parser.add_argument("kernel")
     compile_parser.add_argument("msl", type=int)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -110,6 +111,11 @@ def configure(command: Sequence[str]) -> None:
     """Set the command by which the C++ side compiles a kernel; see ``__main__``."""
     arguments = (ctypes.c_char_p * len(command))(*(part.encode() for part in command))
     _native().tessl_emulator_configure(arguments, ctypes.c_uint32(len(command)))
+
+
+def compile_command(*options: str) -> list[str]:
+    """The command by which kernels are compiled in a process of its own, so that no Python lock is needed."""
+    return [sys.executable, str(Path(__file__).parent), "compile", *options]
 
 
 def take_readings() -> list[Reading]:

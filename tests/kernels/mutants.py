@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ import numpy as np
 
 import mlx_tessl as mt
 from mlx_tessl._ext import plan as plans
+from mlx_tessl.emulator import runtime
 from mlx_tessl.emulator.compiler import msl_version_of
 from mlx_tessl.emulator.runtime import Buffer, Out, Source, Updated
 
@@ -80,6 +82,18 @@ def plant(root: Path, *changes: Change) -> Path:
         file = max(files, key=lambda file: counts[file])
         file.write_text(file.read_text().replace(change.original, change.planted))
     return root
+
+
+@contextmanager
+def shaders_of(root: Path) -> Iterator[None]:
+    """Within it the ops that are emulated run the kernels of `root`."""
+    with mt.emulate():
+        pass  # the first sets the command
+    runtime.configure(runtime.compile_command("--root", str(root)))
+    try:
+        yield
+    finally:
+        runtime.configure(runtime.compile_command())
 
 
 def bindings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,9 @@ import pytest
 
 import mlx_tessl as mt
 
+from ..ops import test_rows as of_rows
 from ..ops.conformance import SPECS, Case, OpSpec
+from ..ops.conformance.rope import rope_tables
 from ..ops.layouts import LAYOUTS
 from ..ops.test_conformance import DTYPES, fixed, make, results, used_fraction
 
@@ -73,7 +76,9 @@ LOGITS = np.array(
 )
 
 
-@pytest.mark.parametrize("keywords", [{}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "keywords", [{}, {"top_k": 1}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}], ids=str
+)
 def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
     """No number above minus infinity gives 0; NaN is never chosen, the first infinity is, and -0 ties with 0."""
     x, cold = mx.array(LOGITS), {"key": mx.random.key(0), "temperature": 1e-30, **keywords}
@@ -88,9 +93,10 @@ def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("keywords", [{"top_k": 1}, {"top_p": 0.3}], ids=str)
-def test_a_threshold_is_exact(keywords: dict[str, Any]) -> None:
+@pytest.mark.parametrize("least", [1.0, 1.0000001], ids=["all_bits", "last_bit"])
+def test_a_threshold_is_exact(keywords: dict[str, Any], least: float) -> None:
     """The next float below the threshold is left out."""
-    row = np.array([-5.0, np.nextafter(np.float32(1), np.float32(0)), 1.0, -5.0, -5.0], np.float32)
+    row = np.array([-5.0, np.nextafter(np.float32(least), np.float32(0)), least, -5.0, -5.0], np.float32)
     logits, key = mx.array(np.tile(row, (64, 1))), mx.random.key(2)
     for choices in (
         mt.sample(logits, key=key, **keywords),
@@ -134,6 +140,98 @@ def test_widths(name: str, columns: int) -> None:
     case = Case(f"width_{columns}", shapes)
     inputs = make(case, "float32")
     assert used_fraction(spec, case, inputs, emulated(spec.op, inputs, {}), "float32") <= 1.0
+
+
+QK_SHAPES = {"q": (2, 3, 32), "k": (1, 3, 32), "q_weight": (32,), "k_weight": (32,)}
+# Whose squares no half holds, whose squares are as small as eps, and positions that are not those of any half.
+RANGES = [
+    ("rms_norm", Case("large", {"x": (5, 37), "weight": (37,)}, factors={"x": 1e3})),
+    ("layer_norm", Case("large", {"x": (5, 37), "weight": (37,), "bias": (37,)}, factors={"x": 1e3})),
+    ("gated_rms_norm", Case("small", {"x": (5, 37), "gate": (5, 37), "weight": (37,)}, factors={"x": 1e-3})),
+    ("l2_normalize", Case("large", {"x": (5, 37)}, factors={"x": 1e3})),
+    ("rope", Case("far", {"x": (3, 16)}, integers=rope_tables([4099, 30001, 65535], 16))),
+    ("qk_norm_rope", Case("small", QK_SHAPES, integers=rope_tables([0, 1, 2], 32), factors={"q": 1e-3, "k": 1e-3})),
+]
+
+
+def held(name: str, case: Case, inputs: dict[str, mx.array], dtype: str) -> None:
+    spec = next(spec for spec in ROW_SPECS if spec.name == name)
+    assert used_fraction(spec, case, inputs, emulated(spec.op, inputs, fixed(case)), dtype) <= 1.0
+
+
+@pytest.mark.parametrize(("name", "case"), RANGES, ids=lambda x: x if isinstance(x, str) else x.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_range(name: str, case: Case, dtype: str) -> None:
+    held(name, case, make(case, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mean_far_from_zero(dtype: str) -> None:
+    case = Case("far", {"x": (5, 300)}, {"weight": None, "bias": None})
+    held("layer_norm", case, {"x": (1e3 + mx.array(case.arrays()["x"])).astype(DTYPES[dtype])}, dtype)
+
+
+def test_sums_are_of_float32() -> None:
+    """2048 + 1 is 2048 in half."""
+    x = mx.zeros((24, 384), mx.float16)
+    x[0, 0::128], x[8, 0::128], x[16, 0::128] = (mx.array(row, mx.float16) for row in np.diag([2048, 1, -2048]))
+    assert emulated(mt.row_sum, {"x": x.sum(axis=0, keepdims=True)}, {})[0].item() == 1
+    x = mx.zeros((24, 5), mx.float16)
+    x[0:24:8] = mx.array([[2048.0], [1.0], [-2048.0]], mx.float16)
+    segments = {"starts": mx.array([0]), "lengths": mx.array([24])}
+    (mean,) = emulated(mt.segment_mean, {"x": x}, segments)
+    assert mx.array_equal(mean, mx.full((1, 5), 1 / 24, mx.float16))
+
+
+PROMISES: dict[str, Callable[[], None]] = {
+    "mean": of_rows.test_a_large_mean_cancels_nothing,
+    "sum": partial(of_rows.test_the_norm_is_of_the_sum_before_its_rounding, mx.float16),
+    "nan": of_rows.test_nan_stays_in_its_row,
+    "gates": partial(of_rows.test_gates_of_great_size, mx.float32),
+    "halves": of_rows.test_halves_of_one_product_are_read_in_place,
+    "angles": of_rows.test_angles_at_long_positions,
+    "parts": of_rows.test_qk_norm_rope_is_its_parts,
+    "ties": of_rows.test_ties_at_a_threshold_all_stay,
+    "segments": of_rows.test_nan_stays_in_its_segment,
+}
+
+
+@pytest.mark.parametrize("test", PROMISES.values(), ids=PROMISES)
+def test_what_the_cpu_promises(test: Callable[[], None]) -> None:
+    """Tests of the CPU code, which ask the shaders instead."""
+    with mt.emulate("m1", "14.0", check=True, seed=1):
+        test()
+
+
+def test_wide_rows_below_zero() -> None:
+    x = -1 - mx.abs(mx.array(np.random.default_rng(0).standard_normal((3, 600)).astype(np.float32)))
+    assert mx.array_equal(emulated(mt.row_max, {"x": x}, {})[0], mx.max(x, axis=-1))
+    assert mx.array_equal(emulated(mt.argmax, {"logits": x}, {})[0], mx.argmax(x, axis=-1))
+
+
+def test_zeros_tie() -> None:
+    logits = mx.array(np.tile(np.array([-0.0, 0.0, -1.0], np.float32), (64, 1)))
+    for choices in (
+        mt.sample(logits, key=mx.random.key(0), top_k=1),
+        emulated(mt.sample, {"logits": logits}, {"key": mx.random.key(0), "top_k": 1})[0],
+    ):
+        assert set(choices.tolist()) == {0, 1}  # type: ignore[arg-type]
+
+
+def test_top_p_is_of_what_top_k_left() -> None:
+    """0.6 of the mass of the first two is in the first; of the mass of all it is in neither."""
+    logits, keywords = mx.zeros((64, 40)), {"key": mx.random.key(0), "top_k": 2, "top_p": 0.6}
+    logits[:, 3], logits[:, 7] = 2.0, 1.0
+    for choices in (mt.sample(logits, **keywords), emulated(mt.sample, {"logits": logits}, keywords)[0]):
+        assert mx.all(choices == 3).item()
+
+
+def test_segments_that_are_strided() -> None:
+    x = mx.array(np.random.default_rng(0).standard_normal((9, 5)).astype(np.float32))
+    pairs = mx.array([[0, 4], [3, 2], [5, 1]])
+    (means,) = emulated(mt.segment_mean, {"x": x}, {"starts": pairs[:, 0], "lengths": pairs[:, 1]})
+    expected = mx.stack([x[start : start + length].mean(axis=0) for start, length in pairs.tolist()])
+    assert mx.allclose(means, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [40, 600])

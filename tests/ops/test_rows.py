@@ -60,11 +60,14 @@ def test_mixed_dtypes_promote_as_in_mlx() -> None:
 def test_gates_of_great_size(dtype: mx.Dtype) -> None:
     gate = mx.array([-6e4, -200.0, -90.0, 0.0, 90.0, 6e4]).astype(dtype)
     ones = mx.ones(6, dtype)
-    assert mx.array_equal(mt.sigmoid_gate(ones, gate), mx.array([0, 0, 0, 0.5, 1, 1]).astype(dtype))
     relu = mx.maximum(gate, 0)
-    assert mx.array_equal(mt.swiglu(gate, ones), relu)
-    assert mx.array_equal(mt.geglu(gate, ones), relu)
-    assert mx.array_equal(mt.geglu(gate, ones, approximate="none"), relu)
+    for result, expected in (
+        (mt.sigmoid_gate(ones, gate), mx.array([0, 0, 0, 0.5, 1, 1]).astype(dtype)),
+        (mt.swiglu(gate, ones), relu),
+        (mt.geglu(gate, ones), relu),
+        (mt.geglu(gate, ones, approximate="none"), relu),
+    ):
+        assert mx.allclose(result, expected, rtol=0, atol=1e-37)  # exp(-90) is subnormal
 
 
 def test_halves_of_one_product_are_read_in_place() -> None:

@@ -15,7 +15,6 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <tuple>
 
 #include "launch/decimal.h"
 
@@ -158,24 +157,23 @@ const Library& load_library(const std::string& path) {
 }
 
 const Library& load_kernel(const std::string& source, const std::string& kernel, int msl_version, bool checked) {
-  static std::map<std::tuple<std::string, std::string, int, bool>, std::string> paths;
-  const std::tuple key(source, kernel, msl_version, checked);
+  static std::map<std::vector<std::string>, std::string> paths; // by the commands that print them
   std::string path;
   std::vector<std::string> command;
   {
     const std::lock_guard lock(libraries_mutex);
-    path = paths[key];
-    command = compile_command;
-  }
-  if (path.empty()) {
-    if (command.empty()) {
+    if (compile_command.empty()) {
       throw std::runtime_error("[emulator] no compile command has been set");
     }
+    command = compile_command;
     command.insert(command.end(), {source, kernel, decimal(msl_version), checked ? "checked" : "fast"});
+    path = paths[command];
+  }
+  if (path.empty()) {
     path = run_command(command);
     path.erase(path.find_last_not_of('\n') + 1);
     const std::lock_guard lock(libraries_mutex);
-    paths[key] = path;
+    paths[command] = path;
   }
   return load_library(path);
 }
