@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ..ops.attention_bounds import used
+from ..ops.attention_bounds import Arithmetic, Bounds, used
 from .attention_problems import (
     Array,
     Problem,
+    attended,
     bounds,
     copied_prefix,
     forward,
@@ -446,6 +448,45 @@ def test_gradients_past_hidden_nans(kind: str, name: str) -> None:
     for n in ("k", "v"):
         assert finite[n][0, :, 21:23].all()
         assert finite[n][1].all()
+
+
+def check_almost_hidden(kind: str, dtype: str, **options: Any) -> None:
+    """A mask of -1e9 hides a block of keys, and drowns the scores of queries of which it is all: they weigh all alike.
+
+    So the oracle hides that block, and has these queries be zero until their scores are there.
+    """
+    drowned = [3, *range(32, 45)]
+
+    def almost(arrays: dict[str, Array]) -> None:
+        arrays["mask"][...] = 0
+        arrays["mask"][..., 32:64] = -1e9
+        arrays["mask"][:, :, drowned] = -1e9
+
+    def exactly(arrays: dict[str, Array]) -> None:
+        arrays["mask"][...] = 0
+        arrays["mask"][..., 32:64] = -np.inf
+        arrays["mask"][:, :, drowned] = 0
+        arrays["q"][:, :, drowned] = 0
+
+    sizes: dict[str, Any] = {"dtype": dtype, "mask": "additive", "B": 1, "heads": 1}
+    problem = problem_of(kind, change=almost, **sizes)
+    exact = attended(problem_of(kind, change=exactly, **sizes))
+    b = Bounds(replace(exact, query=problem.values["q"]), Arithmetic.of(dtype, kind, problem.relaxed))
+    saved = problem.forward_outputs()
+    launch_plan(problem.call().plan(), problem.inputs(), saved)
+    assert used(wide(saved[0], dtype), b.a.out, b.out()) <= 1.0
+    dout = problem.values["dout"]
+    expected, allowed = b.a.gradients(dout), b.gradients(dout)
+    allowed["mask"] = b.mask(dout, problem.buffers["mask"].shape)
+    for name, gradient in gradients(problem, saved, **options).items():
+        assert used(gradient, expected[name], allowed[name]) <= 1.0, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("portable", "float32"), *(("tensorops", d) for d in ("float32", "bfloat16"))]
+)
+def test_gradients_beneath_a_mask_that_hides_almost(kind: str, dtype: str) -> None:
+    check_almost_hidden(kind, dtype)
 
 
 @kinds

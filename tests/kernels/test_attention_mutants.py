@@ -13,7 +13,15 @@ from mlx_tessl.emulator.runtime import EmulatorError
 
 from .attention_problems import ROOT, Problem
 from .mutants import plant
-from .test_attention_kernels import FEATURES, KINDS, check_forward, check_gradients, forward, poison_hidden
+from .test_attention_kernels import (
+    FEATURES,
+    KINDS,
+    check_almost_hidden,
+    check_forward,
+    check_gradients,
+    forward,
+    poison_hidden,
+)
 
 
 @dataclass
@@ -235,6 +243,22 @@ def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
     root = plant(tmp_path, mutant)
     with pytest.raises((EmulatorError, AssertionError)):
         examine(mutant, root)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("portable", "float32"), ("tensorops", "bfloat16")])
+def test_a_log_sum_of_float32_drowns(kind: str, dtype: str, tmp_path: Path) -> None:
+    """Far from zero m + log l is m: weights would be 1, not 1 / n."""
+    root = plant(
+        tmp_path,
+        gradient(
+            "",
+            "one number saved",
+            "row.m = end[0];\n      row.inverse = l == 0.0f ? 0.0f : 1.0f / l;",
+            "row.m = l == 0.0f ? end[0] : end[0] + metal::log2(l);\n      row.inverse = l == 0.0f ? 0.0f : 1.0f;",
+        ),
+    )
+    with pytest.raises(AssertionError):
+        check_almost_hidden(kind, dtype, root=root, only="queries")
 
 
 @pytest.mark.parametrize("feature", ["causal_short", "everything"])
