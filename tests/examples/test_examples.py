@@ -57,6 +57,18 @@ def test_clustering(text: Path, tmp_path: Path) -> None:
     assert not drawing or (tmp_path / "clusters.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("clusters", "several"), [("9", "there are 8"), ("7", "there are only 6 different"), ("0", "there are 8")]
+)
+def test_more_clusters_than_paragraphs(text: Path, clusters: str, several: str) -> None:
+    first = TEXT.strip().split("\n\n")[0]
+    text.write_text(TEXT + f"\n{first}\n\n{first}\n")
+    command = [sys.executable, str(ROOT / "examples/clustering.py"), "--file", str(text), "--clusters", clusters]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 1
+    assert f"--clusters is {clusters}; {several}" in result.stderr
+
+
 def _has_matplotlib() -> bool:
     from importlib.util import find_spec
 
