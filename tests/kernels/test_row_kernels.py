@@ -97,7 +97,7 @@ def test_choice_outside_the_reals(keywords: dict[str, Any]) -> None:
 def test_a_threshold_is_exact(keywords: dict[str, Any], least: float) -> None:
     """The next float below the threshold is left out."""
     row = np.array([-5.0, np.nextafter(np.float32(least), np.float32(0)), least, -5.0, -5.0], np.float32)
-    logits, key = mx.array(np.tile(row, (64, 1))), mx.random.key(2)
+    logits, key = mx.array(np.tile(row, (16, 1))), mx.random.key(2)
     for choices in (
         mt.sample(logits, key=key, **keywords),
         emulated(mt.sample, {"logits": logits}, {"key": key, **keywords})[0],
@@ -172,14 +172,14 @@ def test_a_mean_far_from_zero(dtype: str) -> None:
 
 
 def test_sums_are_of_float32() -> None:
-    """2048 + 1 is 2048 in half."""
-    x = mx.zeros((24, 384), mx.float16)
-    x[0, 0::128], x[8, 0::128], x[16, 0::128] = (mx.array(row, mx.float16) for row in np.diag([2048, 1, -2048]))
-    assert emulated(mt.row_sum, {"x": x.sum(axis=0, keepdims=True)}, {})[0].item() == 1
+    """2048 + 1 is 2048 in half. One thread adds what is 128 columns, or 8 rows of a segment, apart."""
+    terms = mx.array([2048, 1, -2048], mx.float16)
+    x = mx.zeros((1, 384), mx.float16)
+    x[0, ::128] = terms
+    assert emulated(mt.row_sum, {"x": x}, {})[0].item() == 1
     x = mx.zeros((24, 5), mx.float16)
-    x[0:24:8] = mx.array([[2048.0], [1.0], [-2048.0]], mx.float16)
-    segments = {"starts": mx.array([0]), "lengths": mx.array([24])}
-    (mean,) = emulated(mt.segment_mean, {"x": x}, segments)
+    x[::8] = terms[:, None]
+    (mean,) = emulated(mt.segment_mean, {"x": x}, {"starts": mx.array([0]), "lengths": mx.array([24])})
     assert mx.array_equal(mean, mx.full((1, 5), 1 / 24, mx.float16))
 
 
@@ -191,7 +191,6 @@ PROMISES: dict[str, Callable[[], None]] = {
     "halves": of_rows.test_halves_of_one_product_are_read_in_place,
     "angles": of_rows.test_angles_at_long_positions,
     "parts": of_rows.test_qk_norm_rope_is_its_parts,
-    "ties": of_rows.test_ties_at_a_threshold_all_stay,
     "segments": of_rows.test_nan_stays_in_its_segment,
 }
 
@@ -199,8 +198,9 @@ PROMISES: dict[str, Callable[[], None]] = {
 @pytest.mark.parametrize("test", PROMISES.values(), ids=PROMISES)
 def test_what_the_cpu_promises(test: Callable[[], None]) -> None:
     """Tests of the CPU code, which ask the shaders instead."""
-    with mt.emulate("m1", "14.0", check=True, seed=1):
+    with mt.trace() as entries, mt.emulate("m1", "14.0", check=True, seed=1):
         test()
+    assert {entry.backend for entry in entries} == {"emulator"}
 
 
 def test_wide_rows_below_zero() -> None:
@@ -210,7 +210,7 @@ def test_wide_rows_below_zero() -> None:
 
 
 def test_zeros_tie() -> None:
-    logits = mx.array(np.tile(np.array([-0.0, 0.0, -1.0], np.float32), (64, 1)))
+    logits = mx.array(np.tile(np.array([-0.0, 0.0, -1.0], np.float32), (16, 1)))
     for choices in (
         mt.sample(logits, key=mx.random.key(0), top_k=1),
         emulated(mt.sample, {"logits": logits}, {"key": mx.random.key(0), "top_k": 1})[0],
@@ -220,7 +220,7 @@ def test_zeros_tie() -> None:
 
 def test_top_p_is_of_what_top_k_left() -> None:
     """0.6 of the mass of the first two is in the first; of the mass of all it is in neither."""
-    logits, keywords = mx.zeros((64, 40)), {"key": mx.random.key(0), "top_k": 2, "top_p": 0.6}
+    logits, keywords = mx.zeros((16, 40)), {"key": mx.random.key(0), "top_k": 2, "top_p": 0.6}
     logits[:, 3], logits[:, 7] = 2.0, 1.0
     for choices in (mt.sample(logits, **keywords), emulated(mt.sample, {"logits": logits}, keywords)[0]):
         assert mx.all(choices == 3).item()

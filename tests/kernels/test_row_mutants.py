@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -124,9 +125,9 @@ MUTANTS = [
     norm("rows past the end", ROWS_END, "", case("rms_norm", "ragged")),
     norm("a long row is not kept", "columns <= size * 4 * row_turn", "true", width("layer_norm", 65537)),
     norm(
-        "lanes in another order",
+        "the first thread left out",
         "int(simdgroup * 32 + lane)",
-        "int(lane * simdgroups + simdgroup + 1)",
+        "int(simdgroup * 32 + lane + 1)",
         width("layer_norm", 513),
     ),
     norm(
@@ -145,10 +146,10 @@ MUTANTS = [
         width("layer_norm", 513),
     ),
     norm(
-        "rows of eight simdgroups",
+        "groups one row apart",
         "int64_t(group) * simdgroups + simdgroup;",
-        "int64_t(group) * 8 + simdgroup % 4;",
-        case("rms_norm", "ragged"),
+        "int64_t(group) + simdgroup;",
+        ONE_RESIDUAL,
     ),
     norm("a run past the row", "vector && count >= 4 ? load4(row", "vector ? load4(row", case("layer_norm", "ragged")),
     norm(
@@ -345,8 +346,10 @@ MUTANTS = [
     sampling("NaN is a number", "isnan(z[i]) ? -INFINITY : z[i]", "z[i]", choice(top_k=1)),
     sampling("tail columns", "return first_of(z, args.rows.columns - column, -INFINITY);", "return z;", choice()),
     sampling("hot for cold", "z /= args.temperature;", "z *= args.temperature;", case("sample", "cool")),
-    sampling("softcap not given back", "z = args.softcap * precise::tanh", "z = precise::tanh", case("sample", "all")),
-    sampling("one more than the threshold", ">= target ? digit", "> target ? digit", case("sample", "top_k")),
+    sampling(
+        "softcap not given back", "z = args.softcap * precise::tanh", "z = precise::tanh", case("sample", "capped")
+    ),
+    sampling("one more than the threshold", ">= target ? digit", "> target ? digit", case("sample", "top_one")),
     sampling(
         "the last bits of a threshold",
         "shift >= 0;",
@@ -354,22 +357,16 @@ MUTANTS = [
         partial(kernels.test_a_threshold_is_exact, {"top_k": 1}, 1.0000001),
     ),
     sampling("zero less than zero", "as_type<uint>(x + 0.0f)", "as_type<uint>(x)", kernels.test_zeros_tie),
-    sampling("negative numbers upside down", "? ~bits :", "? bits :", case("sample", "top_k")),
+    sampling("negative numbers upside down", "? ~bits :", "? bits :", case("sample", "top_one")),
     sampling(
         "the mass of all",
         "sum += order_of(z[i]) >= least ? weight(z[i], most, true) : 0.0f;",
         "sum += weight(z[i], most, true);",
         kernels.test_top_p_is_of_what_top_k_left,
     ),
-    sampling("noise for those left out", " && order_of(z[i]) >= least", "", case("sample", "top_p")),
+    sampling("noise for those left out", " && order_of(z[i]) >= least", "", case("sample", "top_one")),
     sampling(
         "the noise of other rows", "args.rows, args.noise)", "args.rows, args.logits)", layout("sample", "strided")
-    ),
-    sampling(
-        "no barrier before an exchange",
-        f"{BARRIER}  if (team.lane == 0) {{",
-        "  if (team.lane == 0) {",
-        case("sample", "top_p"),
     ),
     # kv_store
     store("past the end of the ring", " % args.cache_rows);", ");", case("kv_store", "around_the_end")),
@@ -485,10 +482,10 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.family}: {mutant.name}")
 def test_mutants_are_killed(mutant: Mutant, tmp_path: Path) -> None:
-    plant(tmp_path, mutant)
-    with shaders_of(tmp_path), pytest.raises((RuntimeError, AssertionError)) as raised:
+    with shaders_of(plant(tmp_path, mutant)), pytest.raises((RuntimeError, AssertionError)) as raised:
         mutant.exam()
-    assert "cannot compile" not in str(raised.value)
+    # A finding names kernels first; that a mutant does not compile is none.
+    assert raised.type is AssertionError or re.match(r"\[emulator\] \w+_\w+[ :]", str(raised.value))
 
 
 @pytest.mark.parametrize("family", sorted({mutant.family for mutant in MUTANTS}))

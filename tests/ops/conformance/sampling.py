@@ -83,6 +83,7 @@ SAMPLE = OpSpec(
         Case("top_k", {"logits": (40, 300)}, {"top_k": 5, **_KEY}),
         Case("top_p", {"logits": (40, 300)}, {"top_p": 0.3, **_KEY}),
         Case("all", {"logits": (40, 1001)}, {"top_k": 50, "top_p": 0.6, "temperature": 0.7, "softcap": 30.0, **_KEY}),
+        Case("capped", {"logits": (9, 37)}, {"softcap": 0.5, **_KEY}),
         Case("top_one", {"logits": (9, 37)}, {"top_k": 1, **_KEY}),
         Case("more_than_there_are", {"logits": (9, 37)}, {"top_k": 100, "top_p": 1.0, **_KEY}),
         Case("empty", {"logits": (0, 8)}, {"top_k": 2, **_KEY}),
