@@ -144,7 +144,9 @@ CheckedLaunch delta_rule(Floats a, Floats b, int rows, const DeviceProfile& devi
       mx::array(std::vector<float>(T).data(), {1, T, 1}, mx::float32),
       mx::array(beta.data(), {1, T, 1}, mx::float32)
   };
-  GatedDeltaProblem problem{.dtype = dtype, .form = {.relaxed = true}};
+  GatedDeltaProblem problem;
+  problem.dtype = dtype;
+  problem.form.relaxed = true;
   problem.q = Operand::of(inputs[0]);
   problem.k = Operand::of(inputs[1]);
   problem.v = Operand::of(inputs[2]);

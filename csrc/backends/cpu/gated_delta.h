@@ -37,7 +37,7 @@ struct GatedDelta {
   int64_t A_log_stride = 0;
   const float* dt_bias = nullptr;
   int64_t dt_bias_stride = 0;
-  TokensView state; // float32 [B, Hv, Dv, Dk]; absent is zeros
+  TokensView state{}; // float32 [B, Hv, Dv, Dk]; absent is zeros
   TokenRange range;
   bool normalize_qk;
   void* y;            // [B, T, Hv, Dv] row-contiguous, of q's element
