@@ -8,7 +8,7 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/matmul.h"
-#include "backends/cpu/onednn.h"
+#include "backends/cpu/onednn_matmul.h"
 #include "launch/decimal.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
@@ -118,9 +118,6 @@ class Matmul : public Op {
 
   std::function<void()> compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const override {
     const auto call = problem(inputs);
-    if (call.dtype == mx::bfloat16) {
-      cpu::onednn_use(cpu::OnednnType::bfloat16);
-    }
     auto products = products_of_members<cpu::Matmul>(
         call, inputs, outputs[0], [&](const MemberViews& view, char* out) -> cpu::Matmul {
           return {
@@ -141,6 +138,9 @@ class Matmul : public Op {
           };
         }
     );
+    if (!products.empty()) {
+      cpu::goes_through_onednn(products.front()); // opens it on this thread
+    }
     return [products = std::move(products)] { cpu::matmul(products); };
   }
 

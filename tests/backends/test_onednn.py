@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -26,9 +27,13 @@ ROOT = Path(__file__).parents[2]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no oneDNN for macOS")
 
 
-def run(code: str, **environment: str) -> str:
+def run(code: str, *arguments: str, **environment: str) -> str:
     process = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout.strip()
@@ -217,23 +222,17 @@ print(info["int8"], info["bfloat16"], sep="; ")
 """
 
 
-def use_stand_in(
-    folder: Path, cpu: str, runtime: str = OPENMP, right: bool = True, fails: bool = False, setting: str = "auto"
-) -> str:
+def build_stand_in(folder: Path, cpu: str, runtime: str = OPENMP, right: bool = True, fails: bool = False) -> Path:
     source, library = folder / "stand_in.c", folder / "libdnnl.so"
     source.write_text(STAND_IN)
     facts = {"CPU": cpu, "RUNTIME": runtime, "RIGHT": int(right), "FAILS": int(fails)}
     defines = [f"-D{name}={value}" for name, value in facts.items()]
     subprocess.run(["g++", "-x", "c", "-w", "-shared", "-fPIC", *defines, "-o", library, source], check=True)
-    process = subprocess.run(
-        [sys.executable, "-c", USE_STAND_IN, str(library)],
-        env=os.environ | {"MLX_TESSL_ONEDNN": setting},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout.strip()
+    return library
+
+
+def use_stand_in(folder: Path, setting: str = "auto", **facts: Any) -> str:
+    return run(USE_STAND_IN, str(build_stand_in(folder, **facts)), MLX_TESSL_ONEDNN=setting)
 
 
 @on_linux
@@ -255,8 +254,31 @@ def use_stand_in(
     ],
     ids=lambda value: "-".join(f"{k}_{v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )
-def test_what_goes_through_it(tmp_path: Path, keywords: dict[str, object], expected: str) -> None:
-    assert use_stand_in(tmp_path, **keywords).startswith(expected)  # type: ignore[arg-type]
+def test_what_goes_through_it(tmp_path: Path, keywords: dict[str, Any], expected: str) -> None:
+    assert use_stand_in(tmp_path, **keywords).startswith(expected)
+
+
+@on_linux
+def test_only_a_product_that_may_use_it_opens_it(tmp_path: Path) -> None:
+    """Small ones, thin ones, those with the bits of a row alone and other types do without."""
+    code = """
+import sys
+import mlx.core as mx, mlx_tessl as mt
+mx.set_default_device(mx.cpu)
+mt._ext.set_onednn_library(sys.argv[1])
+
+def opens(M, N, K, dtype=mx.bfloat16, **options):
+    mx.eval(mt.matmul(mx.ones((M, K), dtype), mx.ones((K, N), dtype), **options))
+    return sys.argv[1] in open("/proc/self/maps").read()
+
+assert not opens(3, 5, 7)
+assert not opens(1, 2000, 2000)
+assert not opens(2000, 1, 2000)
+assert not opens(300, 400, 500, mx.float16)
+assert not opens(300, 400, 500, batch_invariant=True)
+assert opens(300, 400, 500)
+"""
+    run(code, str(build_stand_in(tmp_path, AMX)), MLX_TESSL_ONEDNN="auto")
 
 
 def test_the_installed_library_is_found() -> None:

@@ -382,10 +382,13 @@ void matmul(std::span<const Matmul> products) {
     return;
   }
   const Matmul& any = normal.front(); // products of a batch are of one shape
-  if (!is_tiled(any)) {
-    compute_blocks(normal);
-  } else if (!goes_through_onednn(any) || !onednn_matmul(normal)) {
+  if (goes_through_onednn(any) && onednn_matmul(normal)) {
+    return;
+  }
+  if (is_tiled(any)) {
     tiled_matmul(normal);
+  } else {
+    compute_blocks(normal);
   }
 }
 

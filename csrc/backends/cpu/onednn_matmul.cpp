@@ -9,6 +9,7 @@
 #include "backends/cpu/pieces.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
+#include "backends/cpu/tiled_matmul.h"
 
 namespace tessl::cpu {
 namespace {
@@ -48,7 +49,7 @@ bool compute(const Task& task) {
 } // namespace
 
 bool goes_through_onednn(const Matmul& p) {
-  return p.dtype == mlx::core::bfloat16 && p.K >= least_depth && onednn_use(OnednnType::bfloat16).used;
+  return p.dtype == mlx::core::bfloat16 && p.K >= least_depth && is_tiled(p) && onednn_use(OnednnType::bfloat16).used;
 }
 
 bool onednn_matmul(std::span<const Matmul> products) {

@@ -6,7 +6,8 @@
 
 namespace tessl::cpu {
 
-// Whether oneDNN is used for a product that is large enough to be worth packing its operands: see is_tiled.
+// Whether oneDNN computes a product: one of bfloat16 that is large enough to be worth packing its operands (see
+// is_tiled), where it is used for such at all. No other opens it. An op asks before its task does: see onednn_use.
 bool goes_through_onednn(const Matmul& product);
 
 // Computes such products: each thread has oneDNN make the float32 sums of a block, and passes over them with the
