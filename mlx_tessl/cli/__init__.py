@@ -19,8 +19,8 @@ from .. import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``mlx-tessl``. Returns 0; 1 when a check failed; 2 when the user must change something, said in one line."""
     _open_closed_streams()
-    args = _parser().parse_args(argv)
     try:
+        args = _parser().parse_args(argv)
         code: int = args.run(args)
         sys.stdout.flush()
         return code

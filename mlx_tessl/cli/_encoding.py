@@ -94,6 +94,8 @@ def encode_shards(encoder: Any, args: argparse.Namespace, what: str, **options: 
         )
     if not shards.texts:
         raise ValueError("standard input has no text in it")
+    if shards.truncated:
+        print(f"cut {shards.truncated} texts to {encoder.max_seq_length} tokens", file=sys.stderr)
     there = len(shards.paths) - shards.written
     rest = f"; {there} were there already or are another process's" if there else ""
     print(f"wrote {shards.written} of {len(shards.paths)} shards of {what} to {args.output_dir}{rest}", file=sys.stderr)

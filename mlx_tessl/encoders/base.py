@@ -84,6 +84,7 @@ class Encoder(Generic[Results]):
         self.prompts = self._settings.prompts if prompts is None else dict(prompts)
         self.default_prompt_name = default_prompt_name or self._settings.default_prompt_name
         self.too_long = too_long
+        self.dtype = dtype
         settled = self._settings.max_seq_length or self._positions
         self.max_seq_length = settled if max_seq_length is None else max_seq_length
         self.truncated = 0

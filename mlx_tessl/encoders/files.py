@@ -87,12 +87,16 @@ VECTOR_FORMATS = ("npz", "jsonl", "safetensors")
 
 
 def write_embeddings(file: IO[bytes], format: str, texts: Sequence[str], embeddings: FloatArray) -> None:
-    """``format`` is one of :data:`EMBEDDING_FORMATS`; ``npz`` and ``jsonl`` hold the texts too."""
+    """``format`` is one of :data:`EMBEDDING_FORMATS`; ``npz`` and ``jsonl`` hold the texts too.
+
+    The ``texts`` of an ``npz`` are the bytes of a JSON list: in an array of strings each would take the longest's room.
+    """
     match format:
         case "npy":
             np.save(file, embeddings)
         case "npz":
-            np.savez(file, embeddings=embeddings, texts=np.array(texts))
+            listed = json.dumps(list(texts), ensure_ascii=False).encode()
+            np.savez(file, embeddings=embeddings, texts=np.frombuffer(listed, np.uint8))
         case "jsonl":
             _write_lines(file, embedding_records(texts, embeddings))
         case "safetensors":

@@ -26,11 +26,15 @@ _CHECKSUMS = "checksums"
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of a folder in order, and of how many texts they are; ``written`` by this call of this process."""
+    """The files of a folder in order, and of how many texts they are; ``written`` by this call of this process.
+
+    ``truncated`` is how many texts of the files written were cut.
+    """
 
     paths: list[Path]
     texts: int
     written: int
+    truncated: int
 
 
 def encode_to_shards(
@@ -69,6 +73,7 @@ def encode_to_shards(
     Raises:
         ValueError: An unknown format, a size that is not positive, a folder that is a file, that was begun with other
             settings, or whose files are of other texts or of more of them, or what ``encode`` raises.
+        ConnectionError: Another of the processes ended before its time.
     """
     formats = EMBEDDING_FORMATS if isinstance(encoder, SentenceEncoder) else VECTOR_FORMATS
     if format not in formats:
@@ -82,24 +87,33 @@ def encode_to_shards(
         "format": format,
         "shard_size": shard_size,
         "source": source,
-        **{name: value for name, value in sorted(options.items()) if value is not None},
+        **_what_decides(encoder, options),
     }
     if group.rank() == 0:
         _begin(folder, settings)
     _wait(group)
     _check_settings(folder, settings)
 
-    paths, count, written = [], 0, 0
-    with tqdm(total=total, disable=not show_progress_bar or group.rank() > 0, desc="encode", unit="text") as progress:
+    paths, count, written, truncated = [], 0, 0, 0
+    hidden = not show_progress_bar or group.rank() > 0
+    with tqdm(total=total, disable=hidden, desc="encode", unit="text", miniters=1) as progress:
         for number, shard in enumerate(_shards(encoder._several(texts), shard_size)):
             path = folder / f"{number:05}.{format}"
             paths.append(path)
             done = _is_done(path, shard, count)
             count += len(shard)
-            if done or number % group.size() != group.rank():
+            if done:
+                _pass_over(progress, len(shard))
+                continue
+            if number % group.size() != group.rank():
                 progress.update(len(shard))
                 continue
-            results = encoder.encode(shard, show_progress_bar=progress, **options)
+            try:
+                results = encoder.encode(shard, show_progress_bar=progress, **options)
+            except ValueError as error:
+                first = count - len(shard)
+                raise ValueError(f"[encode_to_shards] {path.name}, whose text 0 is text {first}: {error}") from error
+            truncated += encoder.truncated
             with atomic_write(path) as file:
                 _write(file, format, encoder, shard, results)
             _write_json(_record_of(path), {"texts": len(shard), "sha256": _checksum(shard, count - len(shard))})
@@ -108,7 +122,7 @@ def encode_to_shards(
     _wait(group)
     if group.rank() == 0:
         _write_json(folder / _INDEX, {**settings, "texts": count, "shards": [path.name for path in paths]})
-    return Shards(paths, count, written)
+    return Shards(paths, count, written, truncated)
 
 
 def _begin(folder: Path, settings: dict[str, Any]) -> None:
@@ -121,6 +135,26 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
         remove_parts(place)
     if not (folder / _SETTINGS).exists():
         _write_json(folder / _SETTINGS, settings)
+
+
+def _what_decides(encoder: SentenceEncoder | SparseEncoder, options: dict[str, Any]) -> dict[str, Any]:
+    """What the results of ``encode`` depend on, by name; not whether long texts are refused or cut."""
+    own = {
+        "dtype": encoder.dtype and str(encoder.dtype),
+        "max_seq_length": encoder.max_seq_length,
+        **{name: getattr(encoder, name, None) for name in ("truncate_dim", "max_active_dims")},
+    }
+    given = {name: value for name, value in sorted(options.items()) if value is not None}
+    prompt = encoder._resolve_prompt(given.pop("prompt_name", None), given.pop("prompt", None))
+    return {name: value for name, value in {**own, "prompt": prompt or None, **given}.items() if value is not None}
+
+
+def _pass_over(progress: tqdm, count: int) -> None:
+    """Counts texts that took no time, and keeps them out of the rate."""
+    if not progress.disable:
+        progress.n += count
+        progress.initial += count
+        progress.last_print_n += count
 
 
 def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -176,8 +210,12 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 def _wait(group: mx.distributed.Group) -> None:
     """Until every process is here."""
-    if group.size() > 1:
+    if group.size() == 1:
+        return
+    try:
         mx.eval(mx.distributed.all_sum(mx.array(1.0), group=group, stream=mx.cpu))
+    except RuntimeError as error:
+        raise ConnectionError(f"[encode_to_shards] another process ended before its time: {error}") from error
 
 
 def _shards(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -119,6 +119,13 @@ class TestEmbed:
         assert result.returncode == 0
         assert result.stderr == "cut 1 of 1 texts to 256 tokens\n"
 
+    def test_truncation_is_counted_in_shards(self, tmp_path: Path) -> None:
+        command = ["embed", MINILM, "word " * 300, "bread", "--output-dir", str(tmp_path / "out")]
+        assert "00000.npy, whose text 0 is text 0" in failure(*command)
+        result = run(*command, "--truncate")
+        assert result.stderr.splitlines()[0] == "cut 1 texts to 256 tokens", result
+        assert "was begun with truncate_dim None, not 8" in failure(*command, "--truncate-dim", "8")
+
 
 class TestSparse:
     def test_json(self) -> None:

@@ -10,12 +10,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from tqdm import tqdm
 
+import mlx_tessl.encoders.shards as shards_module
 from mlx_tessl.encoders import SentenceEncoder, SparseEncoder, encode_to_shards
+from mlx_tessl.encoders.files import write_embeddings
 
 from .conftest import add_modules
 
@@ -52,6 +56,13 @@ class TestContent:
         assert index["texts"] == 25
         assert index["shards"] == [path.name for path in shards.paths]
         assert sorted(os.listdir(tmp_path / "out")) == [*index["shards"], "checksums", "index.json", "settings.json"]
+
+    def test_a_long_text_takes_its_own_length_only(self, tmp_path: Path) -> None:
+        texts = ["sea\0", "θάλασσα", *["storm"] * 1000, "ghost " * 10_000]
+        with (tmp_path / "x.npz").open("wb") as file:
+            write_embeddings(file, "npz", texts, np.zeros((len(texts), 1), np.float32))
+        assert (tmp_path / "x.npz").stat().st_size < 100_000
+        assert json.loads(np.load(tmp_path / "x.npz")["texts"].tobytes()) == texts
 
     @pytest.mark.parametrize("format", ["npz", "jsonl", "safetensors"])
     def test_vectors(self, tiny: Path, format: str, tmp_path: Path) -> None:
@@ -130,6 +141,56 @@ mt.encoders.encode_to_shards(encoder, texts, {str(tmp_path / "out")!r}, format="
         with pytest.raises(ValueError, match=f"was begun with {message}"):
             encode_to_shards(dense, TEXTS, tmp_path / "out", **options | change)  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"truncate_dim": 8}, "truncate_dim None, not 8"),
+            ({"dtype": mx.bfloat16}, "dtype None, not 'mlx.core.bfloat16'"),
+            ({"max_seq_length": 60}, "max_seq_length 64, not 60"),
+            ({"prompts": {"a": "love "}, "default_prompt_name": "a"}, "prompt None, not 'love '"),
+        ],
+    )
+    def test_another_encoder_is_refused(
+        self, dense: SentenceEncoder, change: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
+        """As it is when the same is asked of ``encode``."""
+        encode_to_shards(dense, TEXTS, tmp_path / "out", format="npy", shard_size=10)
+        with pytest.raises(ValueError, match=f"was begun with {message}"):
+            encode_to_shards(
+                SentenceEncoder(dense.folder, **change), TEXTS, tmp_path / "out", format="npy", shard_size=10
+            )
+
+    def test_other_vectors_are_refused(self, tiny: Path, tmp_path: Path) -> None:
+        encode_to_shards(SparseEncoder(tiny, max_active_dims=4), TEXTS, tmp_path / "out")
+        assert encode_to_shards(SparseEncoder(tiny), TEXTS, tmp_path / "out", max_active_dims=4).written == 0
+        with pytest.raises(ValueError, match="was begun with max_active_dims 4, not None"):
+            encode_to_shards(SparseEncoder(tiny), TEXTS, tmp_path / "out")
+
+    def test_a_long_text_is_named_and_may_be_cut_later(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        texts = [*TEXTS, "sea " * 70, "storm"]
+        with pytest.raises(ValueError, match=r"00002.npy, whose text 0 is text 20: .* text 5 has 72 tokens"):
+            encode_to_shards(dense, texts, tmp_path / "out", format="npy", shard_size=10)
+        dense.too_long = "truncate"
+        with pytest.warns(UserWarning, match="cut 1 of 7 texts"):
+            shards = encode_to_shards(dense, texts, tmp_path / "out", format="npy", shard_size=10)
+        assert (shards.written, shards.truncated) == (1, 1)
+
+    def test_what_is_there_is_no_part_of_the_rate(
+        self, dense: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bars = []
+
+        def seen(*arguments: Any, **options: Any) -> tqdm:
+            bars.append(tqdm(*arguments, **options))
+            return bars[-1]
+
+        encode_to_shards(dense, TEXTS, tmp_path / "out", format="npy", shard_size=10)
+        (tmp_path / "out" / "00002.npy").unlink()
+        monkeypatch.setattr(shards_module, "tqdm", seen)
+        encode_to_shards(dense, TEXTS, tmp_path / "out", format="npy", shard_size=10, total=25, show_progress_bar=True)
+        (bar,) = bars
+        assert (bar.n, bar.initial, bar.total) == (25, 20, 25)
+
     @pytest.mark.parametrize("count", [21, 25, 29, 30, 31])
     def test_more_texts_are_added(self, dense: SentenceEncoder, count: int, tmp_path: Path) -> None:
         texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 2)]
@@ -179,12 +240,12 @@ mt.encoders.encode_to_shards(encoder, texts, {str(tmp_path / "out")!r}, format="
             encode_to_shards(dense, TEXTS, tmp_path, shard_size=0)
 
 
-def test_two_processes_over_loopback(dense: SentenceEncoder, tmp_path: Path) -> None:
-    """As mlx.launch starts them; each writes its shards, and both say how many."""
-    (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
+def launched(encoder: SentenceEncoder, texts: list[str], folder: Path) -> str:
+    """What two processes say that embed ``texts`` into ``folder / "out"``, as mlx.launch starts them."""
+    (folder / "texts").write_text("\n".join(texts) + "\n")
     launch = Path(sys.executable).parent / "mlx.launch"
-    command = [sys.executable, "-m", "mlx_tessl.cli", "embed", str(dense.folder), "--file", str(tmp_path / "texts")]
-    shards = ["--output-dir", str(tmp_path / "out"), "--shard-size", "7"]
+    command = [sys.executable, "-m", "mlx_tessl.cli", "embed", str(encoder.folder), "--file", str(folder / "texts")]
+    shards = ["--output-dir", str(folder / "out"), "--shard-size", "7"]
     ports = ["--starting-port", str(20000 + os.getpid() % 20000)]
     result = subprocess.run(
         [str(launch), "-n", "2", "--backend", "ring", *ports, *command, *shards],
@@ -192,9 +253,25 @@ def test_two_processes_over_loopback(dense: SentenceEncoder, tmp_path: Path) -> 
         text=True,
         timeout=300,
     )
-    said = result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def test_two_processes_over_loopback(dense: SentenceEncoder, tmp_path: Path) -> None:
+    """Each writes its shards, and both say how many; the files are those of one process."""
+    said = launched(dense, TEXTS, tmp_path)
     assert said.count("wrote 2 of 4 shards of embeddings") == 2, said
-    paths = sorted((tmp_path / "out").glob("*.npy"))
-    together = np.concatenate([read(path) for path in paths])
-    assert np.abs(together - dense.encode(TEXTS)).max() <= 1e-6
-    assert json.loads((tmp_path / "out" / "index.json").read_text())["texts"] == 25
+    encode_to_shards(dense, TEXTS, tmp_path / "one", format="npy", shard_size=7)
+    names = [f"{i:05}.npy" for i in range(4)]
+    for name in [*names, *(f"checksums/{i:05}.json" for i in range(4))]:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert (index["texts"], index["shards"]) == (25, names)
+
+
+def test_one_of_two_processes_fails(dense: SentenceEncoder, tmp_path: Path) -> None:
+    """The other does not wait for it, and what both had done is there."""
+    said = launched(dense, [*TEXTS, "sea " * 70], tmp_path)
+    assert "00003.npy, whose text 0 is text 21: " in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "index.json").exists()
+    assert (tmp_path / "out" / "00001.npy").exists()
