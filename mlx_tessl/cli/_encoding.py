@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 import warnings
@@ -76,7 +75,7 @@ def encode_in_parts(encoder: Any, args: argparse.Namespace, **options: Any) -> I
 
 def encode_shards(encoder: Any, args: argparse.Namespace, what: str, **options: Any) -> None:
     """Encodes into the folder ``args.output_dir``, and says so on standard error."""
-    total, checksum = _survey(args)
+    total = _count(args)
     if total == 0:
         raise ValueError(f"{args.file} has no text in it")
     with _quiet():
@@ -87,7 +86,6 @@ def encode_shards(encoder: Any, args: argparse.Namespace, what: str, **options: 
             format=args.format,
             shard_size=args.shard_size,
             total=total,
-            source=checksum,
             show_progress_bar=_shows_bar(args),
             **_options(encoder, args),
             **options,
@@ -107,15 +105,10 @@ def refuse_several_processes(args: argparse.Namespace) -> None:
         raise ValueError("several processes share the work only with --output-dir")
 
 
-def _survey(args: argparse.Namespace) -> tuple[int | None, str | None]:
-    """How many texts a file has, and its checksum; standard input can be read only once."""
-    if args.texts:
-        return len(args.texts), hashlib.sha256("\n".join(args.texts).encode()).hexdigest()
-    if args.file is None or str(args.file) == "-":
-        return None, None
-    with args.file.open("rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-    return sum(1 for _ in iterate_texts(args)), checksum
+def _count(args: argparse.Namespace) -> int | None:
+    """How many texts there are; standard input can be read only once."""
+    standard_input = not args.texts and (args.file is None or str(args.file) == "-")
+    return None if standard_input else sum(1 for _ in iterate_texts(args))
 
 
 def _options(encoder: Any, args: argparse.Namespace) -> dict[str, Any]:

@@ -82,8 +82,11 @@ class TestEmbed:
         together = np.concatenate([np.load(tmp_path / "out" / f"0000{i}.npy") for i in range(2)])
         assert np.abs(together - SentenceEncoder(MINILM).encode(TEXTS * 2)).max() <= 1e-6
         assert "was begun with shard_size 3, not 5" in failure(*command, "--shard-size", "5")
+        (tmp_path / "texts").write_text("\n".join(TEXTS * 3) + "\n")
+        assert "wrote 1 of 2 shards" in run(*command, "--shard-size", "3").stderr
+        assert len(np.load(tmp_path / "out" / "00001.npy")) == 3
         (tmp_path / "texts").write_text("other texts\n")
-        assert "was begun with source" in failure(*command, "--shard-size", "3")
+        assert "00000.npy was made of other texts" in failure(*command, "--shard-size", "3")
 
     def test_several_processes_need_a_folder(self) -> None:
         assert "only with --output-dir" in failure("embed", MINILM, *TEXTS, "--json", MLX_RANK="1")
