@@ -114,6 +114,7 @@ def encode_to_shards(
                 first = count - len(shard)
                 raise ValueError(f"[encode_to_shards] {path.name}, whose text 0 is text {first}: {error}") from error
             truncated += encoder.truncated
+            (folder / _INDEX).unlink(missing_ok=True)  # of fewer texts
             with atomic_write(path) as file:
                 _write(file, format, encoder, shard, results)
             _write_json(_record_of(path), {"texts": len(shard), "sha256": _checksum(shard, count - len(shard))})

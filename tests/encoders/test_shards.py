@@ -204,6 +204,16 @@ mt.encoders.encode_to_shards(encoder, texts, {str(tmp_path / "out")!r}, format="
         assert np.abs(together - dense.encode(texts[:count])).max() <= 1e-6
         assert json.loads((tmp_path / "out" / "index.json").read_text())["texts"] == count
 
+    def test_no_index_while_more_texts_are_added(self, dense: SentenceEncoder, tmp_path: Path) -> None:
+        def interrupted() -> Iterator[str]:
+            yield from [*TEXTS, *TEXTS]
+            raise KeyboardInterrupt
+
+        encode_to_shards(dense, TEXTS, tmp_path / "out", format="npy", shard_size=10)
+        with pytest.raises(KeyboardInterrupt):
+            encode_to_shards(dense, interrupted(), tmp_path / "out", format="npy", shard_size=10)
+        assert not (tmp_path / "out" / "index.json").exists()
+
     @pytest.mark.parametrize(
         ("texts", "message"),
         [
