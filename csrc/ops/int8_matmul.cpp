@@ -5,7 +5,6 @@
 #include <mlx/ops.h>
 
 #include "backends/cpu/int8_matmul.h"
-#include "backends/cpu/onednn.h"
 #include "ops/activation.h"
 #include "ops/broadcast.h"
 #include "ops/int8_matmul_plan.h"
@@ -158,7 +157,6 @@ mx::Shape Int8Matmul::shape_of(const std::vector<mx::array>& inputs) {
 }
 
 std::function<void()> Int8Matmul::compute(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) const {
-  cpu::onednn_use(cpu::OnednnType::int8);
   const auto call = problem(inputs);
   const auto& product = call.product;
   auto products = products_of_members<cpu::Int8Matmul>(
@@ -178,6 +176,9 @@ std::function<void()> Int8Matmul::compute(const std::vector<mx::array>& inputs, 
         };
       }
   );
+  if (!products.empty()) {
+    cpu::goes_through_onednn(products.front()); // opens it on this thread
+  }
   return [products = std::move(products)] { cpu::int8_matmul(products); };
 }
 

@@ -145,17 +145,13 @@ def test_an_unknown_instruction_set() -> None:
     assert 'MLX_TESSL_CPU_ISA is "avx9"' in process.stderr
 
 
-def lesser_instruction_sets() -> list[str]:
-    known = ["baseline", "avx2", "avx512"]
-    return known[: known.index(_ext.cpu_instruction_set())]
+INSTRUCTION_SETS = ["baseline", "avx2", "avx512"]
+BEST = INSTRUCTION_SETS.index(_ext.cpu_instruction_set())
 
 
-@pytest.mark.parametrize("instruction_set", lesser_instruction_sets())
-def test_lesser_cpus(instruction_set: str) -> None:
-    """The tests of the arithmetic, as an older CPU runs them."""
-    files = [str(TESTS / name) for name in ("test_cpu_math.py", "test_cpu_matmul.py")]
+def run_tests(instruction_set: str, *tests: str) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
         env=os.environ | {"MLX_TESSL_CPU_ISA": instruction_set},
         cwd=TESTS.parents[1],
         capture_output=True,
@@ -163,3 +159,15 @@ def test_lesser_cpus(instruction_set: str) -> None:
         timeout=600,
     )
     assert process.returncode == 0, process.stdout[-3000:]
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS[:BEST])
+def test_lesser_cpus(instruction_set: str) -> None:
+    """The tests of the arithmetic, as an older CPU runs them."""
+    run_tests(instruction_set, *(str(TESTS / name) for name in ("test_cpu_math.py", "test_cpu_matmul.py")))
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS[: BEST + 1])
+def test_int8_of_lesser_cpus(instruction_set: str) -> None:
+    """The best of them too: it is without the VNNI that the CPU may have."""
+    run_tests(instruction_set, str(TESTS / "test_onednn.py"), "-k", "test_every_bit_of_int8")

@@ -67,15 +67,19 @@ def test_scales_are_applied_to_the_sums_of_every_block() -> None:
     assert np.all(np.abs(np.array(result) - exact) <= 2.0**-22 * np.abs(exact))
 
 
-def test_bfloat16_through_it_keeps_to_the_bounds() -> None:
+@pytest.mark.parametrize(
+    ("type_", "tests"),
+    [
+        ("bfloat16", ["tests/backends/test_cpu_matmul.py", "-k", "bfloat16"]),
+        ("int8", ["tests/backends/test_onednn.py", "-k", "test_every_bit_of_int8 or test_scales_are_applied"]),
+    ],
+)
+def test_products_through_it_keep_to_the_bounds(type_: str, tests: list[str]) -> None:
     """The tests of the arithmetic, with oneDNN for all that it can compute."""
-    if not is_used("bfloat16", "all"):
-        pytest.skip("no oneDNN, or a CPU without bfloat16")
+    if not is_used(type_, "all"):
+        pytest.skip(f"no oneDNN, or a CPU without instructions for {type_}")
     process = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-            *("tests/backends/test_cpu_matmul.py", "-k", "bfloat16"),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
         env=os.environ | {"MLX_TESSL_ONEDNN": "all"},
         cwd=ROOT,
         capture_output=True,
@@ -241,7 +245,7 @@ def use_stand_in(folder: Path, setting: str = "auto", **facts: Any) -> str:
     [
         ({"cpu": AMX}, "7 7 100 oneDNN 9.9 on AMX; oneDNN 9.9 on AMX"),
         ({"cpu": AMX, "fails": True}, "100 100 100 oneDNN 9.9 on AMX; oneDNN 9.9 on AMX"),
-        ({"cpu": "0x1ef"}, "7 100 100 oneDNN 9.9 with AVX-512 VNNI; our own kernels: oneDNN 9.9 is not faster"),
+        ({"cpu": "0x1ef"}, "100 100 100 our own kernels: oneDNN 9.9 is not faster for int8 on a CPU without AMX; "),
         ({"cpu": "0x1ef", "setting": "all"}, "7 7 100 oneDNN 9.9 with AVX-512 VNNI; oneDNN 9.9 with AVX-512 BF16"),
         ({"cpu": VNNI, "setting": "all"}, "7 100 100 oneDNN 9.9 with AVX-512 VNNI; our own kernels: oneDNN 9.9 needs"),
         ({"cpu": "0x7", "setting": "all"}, "100 100 100 our own kernels: oneDNN 9.9 needs AVX-512 VNNI"),
@@ -268,7 +272,8 @@ mx.set_default_device(mx.cpu)
 mt._ext.set_onednn_library(sys.argv[1])
 
 def opens(M, N, K, dtype=mx.bfloat16, **options):
-    mx.eval(mt.matmul(mx.ones((M, K), dtype), mx.ones((K, N), dtype), **options))
+    op = mt.int8_matmul if dtype == mx.int8 else mt.matmul
+    mx.eval(op(mx.ones((M, K), dtype), mx.ones((K, N), dtype), **options))
     return sys.argv[1] in open("/proc/self/maps").read()
 
 assert not opens(3, 5, 7)
@@ -276,9 +281,12 @@ assert not opens(1, 2000, 2000)
 assert not opens(2000, 1, 2000)
 assert not opens(300, 400, 500, mx.float16)
 assert not opens(300, 400, 500, batch_invariant=True)
-assert opens(300, 400, 500)
+assert not opens(30, 40, 50, mx.int8)
+assert opens(300, 400, 500, getattr(mx, sys.argv[2]))
 """
-    run(code, str(build_stand_in(tmp_path, AMX)), MLX_TESSL_ONEDNN="auto")
+    library = str(build_stand_in(tmp_path, AMX))
+    for dtype in ("bfloat16", "int8"):
+        run(code, library, dtype, MLX_TESSL_ONEDNN="auto")
 
 
 def test_the_installed_library_is_found() -> None:

@@ -52,8 +52,9 @@ def test_batches(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
 @pytest.mark.parametrize(("x", "y"), [(-128, -128), (-128, 127), (127, 127)])
 def test_the_longest_k_at_extreme_codes(x: int, y: int) -> None:
     K = 131071
-    a, b = mx.full((2, K), x, mx.int8), mx.full((K, 3), y, mx.int8)
-    assert np.all(np.array(mt.int8_matmul(a, b, stream=mx.cpu)) == x * y * K)
+    a = mx.full((2, K), x, mx.int8)
+    for b in (mx.full((K, 3), y, mx.int8), mx.full((3, K), y, mx.int8).T):
+        assert np.all(np.array(mt.int8_matmul(a, b, stream=mx.cpu)) == x * y * K)
 
 
 @pytest.mark.parametrize("dtype", [mx.int32, mx.float32, mx.float16, mx.bfloat16])

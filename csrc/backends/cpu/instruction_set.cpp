@@ -41,6 +41,9 @@ extern const SparseKernels sparse;
 extern const TileKernels tiles;
 extern const Int8Kernels int8;
 } // namespace avx512
+namespace avx512_vnni {
+extern const Int8Kernels int8;
+} // namespace avx512_vnni
 #endif
 
 namespace {
@@ -123,6 +126,18 @@ const Kernels& chosen_kernels() {
   return chosen;
 }
 
+const Int8Kernels& choose_int8_kernels() {
+  const Int8Kernels& chosen = chosen_kernels().int8;
+#if defined(__x86_64__)
+  const char* wanted = std::getenv("MLX_TESSL_CPU_ISA");
+  const bool is_free = wanted == nullptr || *wanted == '\0';
+  if (is_free && &chosen == &avx512::int8 && __builtin_cpu_supports("avx512vnni")) {
+    return avx512_vnni::int8;
+  }
+#endif
+  return chosen;
+}
+
 } // namespace
 
 const VectorKernels& vector_kernels() {
@@ -138,7 +153,8 @@ const AttentionKernels& attention_kernels() {
 }
 
 const Int8Kernels& int8_kernels() {
-  return chosen_kernels().int8;
+  static const Int8Kernels& chosen = choose_int8_kernels();
+  return chosen;
 }
 
 const DeltaKernels& delta_kernels() {

@@ -4,19 +4,19 @@
 
 namespace tessl::cpu {
 
-// Two int8 that follow each other in k, widened to int16: the low half is the first.
-using Int8Pair = int32_t;
+// Some int8 that follow each other in k, the first in the lowest bits: `group` of them, as what the instruction for
+// their products takes. Of b they are as they are; of a, where that instruction takes unsigned bytes, 128 more.
+using Int8Group = int32_t;
 
-// What depends on the instruction set in products of int8: exact sums in int32, two products a lane and instruction
-// where there is one for it. Strides are in elements.
+// What depends on the instruction set in products of int8: exact sums in int32, a group a lane and instruction where
+// there is one for it. Strides are in elements. A last group that is not full is filled with zeros.
 struct Int8Kernels {
-  // Columns of one strip of b.
-  int64_t strip;
+  // Columns of one strip of b, and int8 of a group.
+  int64_t strip, group;
 
-  // target[i * ld_target + p] = the pair of source[i, 2p] and source[i, 2p + 1], for i < lines; of an odd count of k
-  // the last is zero.
+  // target[i * ld_target + g] = group g of line i of a.
   void (*pack_rows)(
-      Int8Pair* target,
+      Int8Group* target,
       int64_t ld_target,
       const int8_t* source,
       int64_t line_stride,
@@ -25,25 +25,44 @@ struct Int8Kernels {
       int64_t depth
   );
 
-  // Strips [column / strip][pair][strip] of columns of b; zeros past the last column and for the last of an odd count.
+  // Strips [column / strip][1 + group][strip] of columns of b; zeros past the last column. The first of each column is
+  // what its sums start from: it takes back what a has too much.
   void (*pack_strips)(
-      Int8Pair* target, const int8_t* source, int64_t k_stride, int64_t column_stride, int64_t columns, int64_t depth
+      Int8Group* target, const int8_t* source, int64_t k_stride, int64_t column_stride, int64_t columns, int64_t depth
   );
 
-  // sums[m, n] += sum_p a[m, p] . b[p, n] for the columns of the strips; ld_sums is a multiple of `strip`.
+  // sums[m, n] = sum_k a[m, k] b[k, n] for the columns of the strips, added to what is there to `accumulate`; whole
+  // strips of sums are written.
   void (*multiply)(
       int32_t* sums,
       int64_t ld_sums,
-      const Int8Pair* a,
+      const Int8Group* a,
       int64_t lda,
-      const Int8Pair* strips,
+      const Int8Group* strips,
       int64_t M,
       int64_t columns,
-      int64_t pairs
+      int64_t groups,
+      bool accumulate
+  );
+
+  // The same of operands where they are, both with their elements side by side in k: for few rows, which are not worth
+  // packing b.
+  void (*multiply_in_place)(
+      int32_t* sums,
+      int64_t ld_sums,
+      const int8_t* a,
+      int64_t row_stride,
+      const int8_t* b,
+      int64_t column_stride,
+      int64_t M,
+      int64_t columns,
+      int64_t depth,
+      bool accumulate
   );
 };
 
-// The kernels for this CPU: those of vector_kernels()'s instruction set.
+// The kernels for this CPU: those of vector_kernels()'s instruction set, with AVX-512 VNNI where the CPU has that too
+// and MLX_TESSL_CPU_ISA does not ask for avx512 alone.
 const Int8Kernels& int8_kernels();
 
 } // namespace tessl::cpu

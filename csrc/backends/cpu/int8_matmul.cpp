@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/cpu/blocks.h"
 #include "backends/cpu/dense_matrix.h"
 #include "backends/cpu/elements.h"
 #include "backends/cpu/int8_kernels.h"
@@ -14,18 +15,19 @@
 #include "backends/cpu/vector_kernels.h"
 
 // A product is cut into tasks, each a block of the output that one thread computes from start to end: by oneDNN where
-// that is used, else by our kernels, which for each depth of K pack the block's rows of a and columns of b as pairs of
-// int16, and add their product to int32 sums. The sums are exact either way, so that their bits do not tell which.
+// that is used, else by our kernels, which for each depth of K pack the block's rows of a and columns of b in groups,
+// and add their product to int32 sums. The sums are exact either way, so that their bits do not tell which.
 
 namespace tessl::cpu {
 namespace {
 
-constexpr int64_t panel_depth = 512; // of K; a panel of b is then 256 KiB, within the L2 cache of recent cores
-constexpr int64_t max_block_columns = 256;
-constexpr int64_t max_block_rows = 256;
-constexpr int64_t min_block_rows = 48;
-constexpr int64_t alignment = 32;     // of blocks; a multiple of any strip
+constexpr int64_t panel_depth = 512;  // of K; a strip of b is then 32 KiB, within an L1 cache of 48
 constexpr int64_t wanted_blocks = 16; // of all products together: what an unlucky thread leaves, others take
+
+constexpr int64_t few_rows = 4;
+constexpr int64_t longest_dot = 32 * 1024; // whose sum of unsigned products is an int32
+
+constexpr double least_multiplications = 1e6; // of oneDNN: it is opened by nothing less
 
 struct Task {
   const Int8Matmul* product = nullptr;
@@ -45,10 +47,6 @@ const int8_t* element_at(const MatrixView& view, int64_t row, int64_t column) {
   return static_cast<const int8_t*>(view.data) + (row * view.strides[0] + column * view.strides[1]);
 }
 
-bool goes_through_onednn(const Int8Matmul& p) {
-  return p.K > 0 && onednn_use(OnednnType::int8).used;
-}
-
 // Int32 sums of a block, and the distance between its rows.
 struct Sums {
   int32_t* data = nullptr;
@@ -59,20 +57,60 @@ struct Sums {
   }
 };
 
-// Rows are as long as strips need them.
-Sums own_sums(const Task& task) {
+int32_t* out_of(const Task& task) {
+  return static_cast<int32_t*>(task.product->out) + task.rows.begin * task.product->N + task.columns.begin;
+}
+
+// In `out` itself where that takes the sums as they are; else in rows of `columns`.
+Sums place_of_sums(const Task& task, int64_t columns) {
+  const Int8Matmul& p = *task.product;
+  if (p.out_dtype == mlx::core::int32 && columns == task.columns.size()) {
+    return {out_of(task), p.N};
+  }
+  return {sums_scratch.reserve_as<int32_t>(task.rows.size() * columns), columns};
+}
+
+bool is_in_place(const Int8Matmul& p) {
+  return p.M <= few_rows && p.K > 0 && p.a.strides[1] == 1 && p.b.strides[0] == 1;
+}
+
+Sums sums_in_place(const Task& task) {
+  const Int8Matmul& p = *task.product;
+  const Sums sums = place_of_sums(task, task.columns.size());
+  for_each_piece({0, p.K}, longest_dot, [&](Range depth) {
+    int8_kernels().multiply_in_place(
+        sums.data,
+        sums.leading_dimension,
+        element_at(p.a, task.rows.begin, depth.begin),
+        p.a.strides[0],
+        element_at(p.b, depth.begin, task.columns.begin),
+        p.b.strides[1],
+        task.rows.size(),
+        task.columns.size(),
+        depth.size(),
+        depth.begin > 0
+    );
+  });
+  return sums;
+}
+
+Sums packed_sums(const Task& task) {
   const Int8Matmul& p = *task.product;
   const auto& kernels = int8_kernels();
-  const int64_t ld_sums = round_up(task.columns.size(), kernels.strip);
-  int32_t* sums = sums_scratch.reserve_as<int32_t>(task.rows.size() * ld_sums);
-  std::fill_n(sums, task.rows.size() * ld_sums, 0);
+  const int64_t columns = round_up(task.columns.size(), kernels.strip);
+  const Sums sums = place_of_sums(task, columns);
+  if (p.K == 0) {
+    for (int64_t m = 0; m < task.rows.size(); ++m) {
+      std::fill_n(sums.row(m), columns, 0);
+    }
+  }
   for_each_piece({0, p.K}, panel_depth, [&](Range depth) {
-    const int64_t pairs = ceil_div(depth.size(), 2);
-    Int8Pair* a = a_scratch.reserve_as<Int8Pair>(task.rows.size() * pairs);
-    Int8Pair* b = b_scratch.reserve_as<Int8Pair>(ld_sums * pairs);
+    const int64_t groups = ceil_div(depth.size(), kernels.group);
+    Int8Group* a = a_scratch.reserve_as<Int8Group>(task.rows.size() * groups);
+    Int8Group* b = b_scratch.reserve_as<Int8Group>(columns * (1 + groups));
     kernels.pack_rows(
         a,
-        pairs,
+        groups,
         element_at(p.a, task.rows.begin, depth.begin),
         p.a.strides[0],
         p.a.strides[1],
@@ -87,22 +125,18 @@ Sums own_sums(const Task& task) {
         task.columns.size(),
         depth.size()
     );
-    kernels.multiply(sums, ld_sums, a, pairs, b, task.rows.size(), task.columns.size(), pairs);
+    kernels.multiply(
+        sums.data, sums.leading_dimension, a, groups, b, task.rows.size(), task.columns.size(), groups, depth.begin > 0
+    );
   });
-  return {sums, ld_sums};
+  return sums;
 }
 
-// By oneDNN, in `out` itself where that takes the sums as they are.
 std::optional<Sums> onednn_sums(const Task& task) {
   const Int8Matmul& p = *task.product;
   const int64_t M = task.rows.size();
   const int64_t N = task.columns.size();
-  Sums sums{nullptr, N};
-  if (p.out_dtype == mlx::core::int32) {
-    sums = {static_cast<int32_t*>(p.out) + task.rows.begin * p.N + task.columns.begin, p.N};
-  } else {
-    sums.data = sums_scratch.reserve_as<int32_t>(M * N);
-  }
+  const Sums sums = place_of_sums(task, N);
   const auto a = dense_matrix(element_at(p.a, task.rows.begin, 0), p.a.strides, M, p.K, a_scratch);
   const auto b = dense_matrix(element_at(p.b, 0, task.columns.begin), p.b.strides, p.K, N, b_scratch);
   if (!onednn_product(M, N, p.K, a, b, sums.data, sums.leading_dimension)) {
@@ -117,7 +151,7 @@ Sums sums_of(const Task& task) {
       return *sums;
     }
   }
-  return own_sums(task);
+  return is_in_place(*task.product) ? sums_in_place(task) : packed_sums(task);
 }
 
 float addend(const MatrixView& view, int64_t row, int64_t column) {
@@ -160,32 +194,20 @@ void compute(const Task& task) {
   }
 }
 
-// Columns first, which share no packed b; rows where columns do not suffice.
-void add_own_tasks(std::vector<Task>& tasks, const Int8Matmul& p, int64_t wanted) {
-  const int64_t columns = std::min(round_up(ceil_div(p.N, wanted), alignment), max_block_columns);
-  const int64_t row_blocks = std::max<int64_t>(1, wanted / ceil_div(p.N, columns));
-  const int64_t rows = std::clamp(ceil_div(p.M, row_blocks), min_block_rows, max_block_rows);
-  for_each_piece({0, p.N}, columns, [&](Range column_block) {
-    for_each_piece({0, p.M}, rows, [&](Range row_block) { tasks.push_back({&p, row_block, column_block}); });
-  });
-}
-
-void add_tasks(std::vector<Task>& tasks, const Int8Matmul& p, int64_t wanted) {
-  if (!goes_through_onednn(p)) {
-    add_own_tasks(tasks, p, wanted);
-    return;
-  }
-  for (const auto& [rows, columns] : onednn_blocks(OnednnType::int8, p.M, p.N, p.K, wanted)) {
-    tasks.push_back({&p, rows, columns});
-  }
-}
-
 } // namespace
 
+bool goes_through_onednn(const Int8Matmul& p) {
+  const double multiplications = static_cast<double>(p.M) * static_cast<double>(p.N) * static_cast<double>(p.K);
+  return multiplications >= least_multiplications && onednn_use(OnednnType::int8).used;
+}
+
 void int8_matmul(std::span<const Int8Matmul> products) {
+  const int64_t wanted = ceil_div(wanted_blocks, static_cast<int64_t>(products.size()));
   std::vector<Task> tasks;
   for (const Int8Matmul& product : products) {
-    add_tasks(tasks, product, ceil_div(wanted_blocks, static_cast<int64_t>(products.size())));
+    for (const auto& [rows, columns] : packed_blocks(product.M, product.N, product.K, sizeof(int8_t), wanted)) {
+      tasks.push_back({&product, rows, columns});
+    }
   }
   ThreadPool::instance().parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     compute(tasks[static_cast<size_t>(i)]);

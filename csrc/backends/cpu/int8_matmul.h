@@ -21,6 +21,10 @@ struct Int8Matmul {
   void* out;
 };
 
+// Whether oneDNN computes a product: a large one, where it is used for such at all. No other opens it. An op asks
+// before its task does: see onednn_use.
+bool goes_through_onednn(const Int8Matmul& product);
+
 // Computes independent products, all of them split over the thread pool.
 void int8_matmul(std::span<const Int8Matmul> products);
 

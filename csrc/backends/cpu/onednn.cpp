@@ -2,13 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backends/cpu/library.h"
 #include "launch/decimal.h"
@@ -63,15 +63,6 @@ constexpr unsigned openmp = 2;
 constexpr int avx512_vnni = 0x67;
 constexpr int avx512_bf16 = 0xe7;
 constexpr int amx = 0xfef;
-
-// The library packs the operands of each call: the larger a block, the less of its time that takes. Bfloat16 sums of
-// 512 x 512 are 1 MiB and stay in L2.
-constexpr int64_t max_block_side = 512;
-constexpr int64_t alignment = 32;
-
-// Costs are in multiplications, about 1/300 ns each; the least block is worth waking a thread.
-constexpr double cost_per_byte = 8;
-constexpr double min_block_cost = 3e6;
 
 struct Onednn {
   GemmInt8* int8 = nullptr;
@@ -259,15 +250,20 @@ bool computes_small_products(const Onednn& library) {
   return true;
 }
 
-// Without the instructions for them, its products of int8 saturate between.
+// Without the instructions for them, its products of int8 saturate between. With those of AVX-512 VNNI alone our
+// kernels are as fast where a product is large, and faster where it has few rows.
 OnednnUse use_of_int8(const Onednn& library, int instructions, const std::string& name) {
+  const bool has_amx = (instructions & amx) == amx;
+  if (!has_amx && setting() != Setting::all) {
+    return {false, name + " is not faster for int8 on a CPU without AMX"};
+  }
   if ((instructions & avx512_vnni) != avx512_vnni) {
     return {false, name + " needs AVX-512 VNNI for exact products of int8, which this CPU has not"};
   }
   if (!computes_small_products<int8_t, int32_t>(library)) {
     return {false, name + " computed a small product of int8 wrong"};
   }
-  return {true, name + ((instructions & amx) == amx ? " on AMX" : " with AVX-512 VNNI")};
+  return {true, name + (has_amx ? " on AMX" : " with AVX-512 VNNI")};
 }
 
 // A dot product of AVX-512 BF16 takes a Sapphire Rapids core two cycles, in which it makes as many float32 products as
@@ -352,26 +348,6 @@ const Onednn& onednn() {
 const OnednnUse& onednn_use(OnednnType type) {
   const Onednn& library = onednn();
   return type == OnednnType::int8 ? library.use_of_int8 : library.use_of_bfloat16;
-}
-
-std::vector<OnednnBlock> onednn_blocks(OnednnType type, int64_t M, int64_t N, int64_t K, int64_t wanted) {
-  const double byte_cost = cost_per_byte * (type == OnednnType::int8 ? 1 : 2);
-  int64_t rows = std::min(M, max_block_side);
-  int64_t columns = std::min(N, max_block_side);
-  const auto is_divisible = [&] {
-    const auto outputs = static_cast<double>(rows * columns);
-    const double cost = (outputs + byte_cost * static_cast<double>(rows + columns)) * static_cast<double>(K);
-    return cost >= 2 * min_block_cost && std::max(rows, columns) >= 2 * alignment;
-  };
-  while (ceil_div(M, rows) * ceil_div(N, columns) < wanted && is_divisible()) {
-    int64_t& side = rows > columns ? rows : columns;
-    side = ceil_div(ceil_div(side, 2), alignment) * alignment;
-  }
-  std::vector<OnednnBlock> blocks;
-  for_each_piece({0, N}, columns, [&](Range column_block) {
-    for_each_piece({0, M}, rows, [&](Range row_block) { blocks.push_back({row_block, column_block}); });
-  });
-  return blocks;
 }
 
 bool onednn_product(

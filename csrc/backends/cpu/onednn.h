@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "backends/cpu/dense_matrix.h"
-#include "backends/cpu/pieces.h"
 
 namespace tessl::cpu {
 
@@ -24,14 +22,6 @@ struct OnednnUse {
 // op asks on the thread that evaluates it, before its task does: from a stream's thread the library could still be
 // opening, and registering what it frees at exit, while the process exits.
 const OnednnUse& onednn_use(OnednnType type);
-
-struct OnednnBlock {
-  Range rows, columns;
-};
-
-// Blocks of an output [M, N], each for one thread and one call: `wanted` of them where the product is large enough. The
-// cut depends on shapes alone, so that the number of threads does not show in the result.
-std::vector<OnednnBlock> onednn_blocks(OnednnType type, int64_t M, int64_t N, int64_t K, int64_t wanted);
 
 // c = a b: a [M, K], b [K, N], c [M, N], M, N, K > 0. On the calling thread alone. False when the library failed, and c
 // holds nothing. Only where onednn_use() says so.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <vector>
 
+#include "backends/cpu/blocks.h"
 #include "backends/cpu/dense_matrix.h"
 #include "backends/cpu/matmul_epilogue.h"
 #include "backends/cpu/onednn.h"
@@ -56,7 +57,7 @@ bool onednn_matmul(std::span<const Matmul> products) {
   const int64_t wanted = ceil_div(wanted_blocks, static_cast<int64_t>(products.size()));
   std::vector<Task> tasks;
   for (const Matmul& product : products) {
-    for (const auto& [rows, columns] : onednn_blocks(OnednnType::bfloat16, product.M, product.N, product.K, wanted)) {
+    for (const auto& [rows, columns] : packed_blocks(product.M, product.N, product.K, sizeof(uint16_t), wanted)) {
       tasks.push_back({&product, rows, columns});
     }
   }
