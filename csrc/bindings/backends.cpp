@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "backends/cpu/blas.h"
+#include "backends/cpu/heap.h"
 #include "backends/cpu/onednn.h"
 #include "backends/cpu/thread_pool.h"
 #include "backends/cpu/vector_kernels.h"
@@ -35,6 +36,7 @@ nb::dict use_dict(const cpu::OnednnUse& use) {
 } // namespace
 
 void bind_backends(nb::module_& m) {
+  cpu::keep_freed_memory();
   m.def("set_blas_library", &cpu::set_blas_library, "path"_a, "Where OpenBLAS is; it is opened at the first product.");
   m.def("blas_description", &cpu::blas_description, "What the BLAS library says of itself. Opens it.");
   m.def("set_onednn_library", &cpu::set_onednn_library, "path"_a, "Where oneDNN is; it is opened when it may be used.");

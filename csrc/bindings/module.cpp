@@ -4,14 +4,12 @@
 #include <mlx/array.h>
 #include <mlx/version.h>
 
-#include "backends/cpu/heap.h"
 #include "bindings/bindings.h"
 
 namespace nb = nanobind;
 
 NB_MODULE(_ext, m) {
   m.doc() = "C++ primitives of mlx_tessl.";
-  tessl::cpu::keep_freed_memory();
   m.def(
       "loaded_mlx_version",
       [] { return std::string(mlx::core::version()); },
